@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.model_state import mapped
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState
 from edgesim.learning.models.build import applied
@@ -146,7 +147,4 @@ class TrainedWeights:
 
 
 def _copy_on_cpu(model: ModelState) -> ModelState:
-    return {
-        collection: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        for collection, tensors in model.items()
-    }
+    return mapped(lambda tensor: tensor.detach().to("cpu", copy=True), model)

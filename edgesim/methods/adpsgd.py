@@ -15,12 +15,14 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState
+from edgesim.core.model_state import minus, plus
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, Turn
 from edgesim.learning.aggregate.mean import is_finite, mean_of_holders
+from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.train.context import Context
 from edgesim.methods.decentralised.own_clocks import OwnClockMethod
 
@@ -71,12 +73,7 @@ class ADPSGD(OwnClockMethod):
             return LocalState(context.copy(_before(context)))
 
         def finish(local: LocalState, context: Context) -> Finished:
-            before = _before(context)
-            move = {
-                kind: {name: tensor.detach().cpu() - before[kind][name].cpu() for name, tensor in tensors.items()}
-                for kind, tensors in local.weights.items()
-            }
-            return Finished(local.weights, move)
+            return Finished(local.weights, minus(on_cpu(local.weights), on_cpu(_before(context))))
 
         return LocalRule((LocalPhase(),), on_start=start, on_finish=finish)
 
@@ -96,7 +93,7 @@ class ADPSGD(OwnClockMethod):
         now = first if device_state is None else device_state
         if trained is None:
             return now
-        return {kind: {name: t + trained[kind][name] for name, t in tensors.items()} for kind, tensors in now.items()}
+        return plus(now, trained)
 
 
 @lru_cache(maxsize=8)

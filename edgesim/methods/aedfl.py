@@ -26,6 +26,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.model_state import dots, model_in, moves
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS, Order, Payload, Submodel, Task, TensorSpec
 from edgesim.core.update import ModelState
@@ -39,7 +40,6 @@ from edgesim.methods.weighting.dynamic import js_divergence, shares_of
 
 Weights: TypeAlias = Literal["equal", "samples", "divergence"]
 _CLOCK = TensorSpec("clock", (1,), "int32")
-_MODEL = ("params", "buffers")
 _TRUST = "trust"  # collection of what a device keeps: neighbour -> log of its learned weight
 _MOST_TRUST = math.log(10.0)  # a neighbour may count ten times as much as by itself, or a tenth
 
@@ -151,7 +151,7 @@ class AEDFL(OwnClockMethod):
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, the first one if it never trained."""
-        return global_model if device_state is None else {kind: device_state[kind] for kind in _MODEL}
+        return global_model if device_state is None else model_in(device_state)
 
 
 @lru_cache(maxsize=256)
@@ -218,7 +218,7 @@ def _mixed(context: Context, staleness_a: float) -> LocalState:
 
 
 def _plain(body: ModelState) -> dict[str, dict[str, Tensor]]:
-    return on_cpu({kind: dict(body[kind]) for kind in _MODEL})
+    return on_cpu(model_in(body))
 
 
 def _clock_in(body: ModelState | None) -> int:
@@ -236,21 +236,19 @@ def learned(
 ) -> dict[int, float]:
     """Return the trust of a device in its neighbours after a job that came from a mix to the parameters `after`."""
     found, base = dict(trust), mix.model["params"]
-    move = {name: after[name].double() - base[name].double() for name in after}
+    move = moves(after, base)
     for each, p in zip(mix.models, mix.weights, strict=True):
         if each.device == device:
             continue
-        aside = {name: each.model["params"][name].double() - base[name].double() for name in after}
-        step = learn * p * _cosine(move, aside)
+        step = learn * p * _cosine(move, moves(each.model["params"], base))
         found[each.device] = min(_MOST_TRUST, max(-_MOST_TRUST, found.get(each.device, 0.0) + step))
     return found
 
 
 def _cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     """Return the cosine of the angle between two vectors, 0 if one of them is 0 or not finite."""
-    product = sum(float((a[name] * b[name]).sum()) for name in a)
-    lengths = [math.sqrt(sum(float((t * t).sum()) for t in each.values())) for each in (a, b)]
-    cosine = product / (lengths[0] * lengths[1]) if all(lengths) else 0.0
+    lengths = [math.sqrt(sum(dots(each, each))) for each in (a, b)]
+    cosine = sum(dots(a, b)) / (lengths[0] * lengths[1]) if all(lengths) else 0.0
     return cosine if math.isfinite(cosine) else 0.0
 
 

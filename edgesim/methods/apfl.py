@@ -6,7 +6,6 @@ section 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from edgesim.core.limits import Share
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.model_state import lerp, mapped, model_in
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState
@@ -73,7 +73,7 @@ class APFL(FedAvg):
 
         def start(context: Context) -> LocalState:
             kept = context.device_state
-            own = context.copy(context.first if kept is None else {kind: kept[kind] for kind in ("params", "buffers")})
+            own = context.copy(context.first if kept is None else model_in(kept))
             share = self.alpha if kept is None else float(kept["mixing"]["alpha"])
             return LocalState(context.copy(context.global_model), _Own(own, share))
 
@@ -92,15 +92,15 @@ class APFL(FedAvg):
         if device_state is None:
             return global_model
         share, own = float(device_state["mixing"]["alpha"]), device_state["params"]
-        return {"params": _mixed(global_model["params"], own, share), "buffers": device_state["buffers"]}
+        return {"params": lerp(global_model["params"], own, share), "buffers": device_state["buffers"]}
 
     def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
         """Let v take its step on a batch; return the gradient of w."""
         scratch, lr = local.scratch, context.task.local_sgd[0].lr
-        w = {name: t.detach() for name, t in local.weights["params"].items()}
+        w = mapped(Tensor.detach, local.weights["params"])
         v = scratch.own["params"]
         with seeded(context.key.at(JobStream.DROPOUT, scratch.steps)):  # so that w trains as without v
-            mixture = {"params": _mixed(w, v, scratch.share), "buffers": scratch.own["buffers"]}
+            mixture = {"params": lerp(w, v, scratch.share), "buffers": scratch.own["buffers"]}
             g = dense_gradient(mixture, batch, context, moving=True)
         share = scratch.share
         if self.adaptive and not scratch.steps:
@@ -120,11 +120,6 @@ class _Own:
     own: ModelState
     share: float
     steps: int = 0
-
-
-def _mixed(w: Mapping[str, Tensor], v: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Return (1 - share) w + share v."""
-    return {name: t.lerp(v[name].to(t), share) for name, t in w.items()}
 
 
 PLUGINS = {"apfl": APFL}

@@ -27,6 +27,7 @@ from edgesim.core.method import (
     ServerContext,
     ServerSet,
 )
+from edgesim.core.model_state import lerp, mapped, plus, weighted_sum
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -172,8 +173,7 @@ class AugFL(Method):
         heard = dict(state["heard"])
         for message in updates:  # a message of weight 1/2 goes half the way from the one before
             old = heard.get(message.device, global_model["params"])
-            sent = message.body["params"]
-            heard[message.device] = {name: t.lerp(sent[name], message.weight) for name, t in old.items()}
+            heard[message.device] = lerp(old, message.body["params"], message.weight)
         new, flops = {**state, "first": state["first"] or dict(global_model["params"]), "heard": heard}, 0.0
         pull: Tensors = {}
         if self.lam:
@@ -188,12 +188,11 @@ class AugFL(Method):
             pull = server.tools.gradient(global_model, soft=Soft(new["logits"], self.temperature))
         unheard = server.setting.devices - len(heard) if self.absent == "all" else 0
         count = len(heard) + unheard
-        total = {name: unheard * t.double() for name, t in new["first"].items()}
-        for device in sorted(heard):
-            for name, t in heard[device].items():
-                total[name] += t
-        mean, step = {name: t / count for name, t in total.items()}, self.lam / (self.rho * count)
-        params = {n: (t - step * pull[n] if pull else t).to(global_model["params"][n].dtype) for n, t in mean.items()}
+        start = mapped(lambda t: unheard * t.double(), new["first"])
+        total = weighted_sum((heard[device] for device in sorted(heard)), [1.0] * len(heard), start)
+        mean, step = mapped(lambda t: t / count, total), self.lam / (self.rho * count)
+        mean = mapped(lambda t, slope: t - step * slope, mean, pull) if pull else mean
+        params = mapped(lambda t, old: t.to(old.dtype), mean, global_model["params"])
         sizes = self.update_weights(updates, server.setting)
         buffers = server.mean({"buffers": global_model["buffers"]}, updates, sizes)["buffers"]
         model = {"params": params, "buffers": buffers}
@@ -218,15 +217,15 @@ class AugFL(Method):
         """Return y + w_i (g - alpha H g), whatever batch the loop would have taken."""
         scratch, theta, share = local.scratch, local.weights["params"], context.task.config["share"]
         grads = gradients(objective_loss(local.weights, scratch.support, context), context.bound)
-        phi = _moved(theta, dict(zip(context.trained, grads, strict=True)), -self.alpha)
+        phi = plus(theta, dict(zip(context.trained, grads, strict=True)), -self.alpha)
         g = _gradient(phi, local.weights, scratch.query, context)
         scratch.steps += 1
         d = 1 / (10 * scratch.steps + 100)
         slopes = []
         for way in (d, -d):
             with seeded(context.key.at(JobStream.DROPOUT)):  # other dropout would drown the difference
-                slopes.append(_gradient(_moved(theta, g, way), local.weights, scratch.support, context))
-        scratch.adapted = {name: t.clone() for name, t in phi.items()}
+                slopes.append(_gradient(plus(theta, g, way), local.weights, scratch.support, context))
+        scratch.adapted = mapped(torch.clone, phi)
         ahead, behind = slopes
         return [
             scratch.dual[name] + share * (g[name] - self.alpha * (ahead[name] - behind[name]) / (2 * d))
@@ -236,9 +235,9 @@ class AugFL(Method):
     def _finish(self, local: LocalState, context: Context) -> Finished:
         """Return th_i + y_i / rho to send. The device keeps y_i, its step count and phi, if it took a step."""
         w, scratch = local.weights, local.scratch
-        theta = context.copy({"params": context.global_model["params"]})["params"]
-        dual = {name: y + self.rho * (w["params"][name] - theta[name]) for name, y in scratch.dual.items()}
-        body = {"params": _moved(w["params"], dual, 1 / self.rho), "buffers": w["buffers"]}
+        theta = context.copy(context.global_model["params"])
+        dual = mapped(lambda y, now, was: y + self.rho * (now - was), scratch.dual, w["params"], theta)
+        body = {"params": plus(w["params"], dual, 1 / self.rho), "buffers": w["buffers"]}
         before = 0 if context.device_state is None else int(context.device_state["steps"]["taken"])
         if scratch.steps == before:
             return Finished(body)
@@ -276,7 +275,6 @@ def _start(context: Context) -> LocalState:
     A device with too few samples to split takes them for both sets.
     """
     model, kept = context.copy(context.global_model), context.device_state
-    zeros = {name: torch.zeros_like(t) for name, t in model["params"].items()}
     config, n = context.task.config, len(context.shard)
     key = Key(int(config["seed"])).at(context.device) if "seed" in config else context.key.at(JobStream.SPLIT)
     order, support = torch.from_numpy(key.numpy().permutation(n)), int(config["support"])
@@ -284,9 +282,9 @@ def _start(context: Context) -> LocalState:
     scratch = _Meta(
         support=context.batch(order[:support], augmenting),
         query=context.batch(order[support:] if support < n else order, augmenting),
-        dual=zeros if kept is None else context.copy({"params": kept["dual"]})["params"],
+        dual=mapped(torch.zeros_like, model["params"]) if kept is None else context.copy(kept["dual"]),
         steps=0 if kept is None else int(kept["steps"]["taken"]),
-        adapted=context.copy({"params": context.global_model["params"]})["params"],
+        adapted=context.copy(context.global_model["params"]),
     )
     return LocalState(model, scratch)
 
@@ -294,10 +292,6 @@ def _start(context: Context) -> LocalState:
 def _gradient(params: Tensors, w: ModelState, samples: Batch, context: Context) -> dict[str, Tensor]:
     """Return the gradient at other parameters without moving running statistics."""
     return dense_gradient({"params": params, "buffers": w["buffers"]}, samples, context)
-
-
-def _moved(start: Tensors, direction: Tensors, length: float) -> dict[str, Tensor]:
-    return {name: t.add(direction[name], alpha=length) for name, t in start.items()}
 
 
 PLUGINS = {"augfl": AugFL}

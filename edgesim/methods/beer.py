@@ -20,6 +20,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.core.limits import PositiveShare
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import mapped, minus, model_in, plus
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
@@ -110,7 +111,7 @@ class BEER(Method):
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model of a device, the first one if it never trained."""
-        return global_model if device_state is None else {kind: device_state[kind] for kind in ("params", "buffers")}
+        return global_model if device_state is None else model_in(device_state)
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -139,14 +140,14 @@ def _mixed(context: Context, gamma: float) -> LocalState:
     """Return X with the scratch of the job."""
     own, replicas = context.device_state, _replicas(context.device_state, context)
     if own is None:
-        still = {name: torch.zeros_like(t) for name, t in context.global_model["params"].items()}
-        zeros = [context.copy({"params": still})["params"] for _ in range(5)]
+        still = mapped(torch.zeros_like, context.global_model["params"])
+        zeros = [context.copy(still) for _ in range(5)]
         carried = {_H: zeros[3], _G: zeros[4], **replicas}
         return LocalState(context.copy(context.global_model), _Scratch(zeros[0], zeros[1], zeros[2], carried))
-    v = _plus(_less(own[_TRACKER], own[_GRADIENT]), _pull(_G, gamma, own, replicas, context))
+    v = plus(minus(own[_TRACKER], own[_GRADIENT]), _pull(_G, gamma, own, replicas, context))
     pull = _pull(_H, gamma, own, replicas, context)
     rest = context.copy({_TRACKER: v, _GRADIENT: own[_GRADIENT], "pull": pull, _H: own[_H], _G: own[_G]})
-    model = context.copy({kind: own[kind] for kind in ("params", "buffers")})
+    model = context.copy(model_in(own))
     carried = {_H: rest[_H], _G: rest[_G], **replicas}
     return LocalState(model, _Scratch(rest[_TRACKER], rest[_GRADIENT], rest["pull"], carried))
 
@@ -154,16 +155,16 @@ def _mixed(context: Context, gamma: float) -> LocalState:
 def _stepped(local: LocalState, context: Context) -> Finished:
     """Take the step along V. Return the message, and the state and model that the device keeps."""
     w, scratch, lr = local.weights, local.scratch, context.task.config["lr"]
-    v = _plus(scratch.tracker, scratch.gradient)
-    x = {name: t + scratch.pull[name] - lr * v[name] for name, t in w["params"].items()}
+    v = plus(scratch.gradient, scratch.tracker)
+    x = mapped(lambda t, pull, step: t + pull - lr * step, w["params"], scratch.pull, v)
     if context.task.name == _WHOLE:
         body: dict[str, Numbers] = {_H: x, _G: v}
         surrogates: Mapping[str, Mapping[str, Tensor]] = body
     else:
         g = v if context.device_state is not None else scratch.carried[_G]  # at first G stays 0
-        body = {_H: _less(x, scratch.carried[_H]), _G: _less(g, scratch.carried[_G])}
+        body = {_H: minus(x, scratch.carried[_H]), _G: minus(g, scratch.carried[_G])}
         told = uplinked(body, context.task, Encoding(), context.key)
-        surrogates = {kind: _plus(scratch.carried[kind], told[kind]) for kind in (_H, _G)}
+        surrogates = {kind: plus(told[kind], scratch.carried[kind]) for kind in (_H, _G)}
     kept = {
         "params": x,
         "buffers": w["buffers"],
@@ -177,13 +178,13 @@ def _stepped(local: LocalState, context: Context) -> Finished:
 
 def _pull(kind: str, gamma: float, device_state: ModelState, replicas: ModelState, context: Context) -> Numbers:
     """Return gamma sum_j W_ij (H_j - H_i) over the neighbours j whose newest messages are in step."""
-    total = {name: torch.zeros_like(t) for name, t in device_state[kind].items()}
+    total = mapped(torch.zeros_like, device_state[kind])
     for message in context.received:
         if message.job < 0 or int(replicas[_HEARD].get(str(message.device), -1)) != _round(message):
             continue
         weight = gamma * context.task.mixing[message.device, context.device]
-        for name, theirs in replicas[f"{kind} {message.device}"].items():
-            total[name] += weight * (theirs - device_state[kind][name])
+        apart = minus(replicas[f"{kind} {message.device}"], device_state[kind])
+        total = mapped(lambda t, away, weight=weight: t + weight * away, total, apart)
     return total
 
 
@@ -204,7 +205,8 @@ def _replicas(device_state: ModelState | None, context: Context) -> dict[str, Ma
         if message.task.name == _WHOLE:
             new = {kind: message.body[kind] for kind in (_H, _G)}
         elif last == round_ - 1:
-            new = {kind: _plus(found.get(f"{kind} {peer}"), message.body[kind]) for kind in (_H, _G)}
+            old = {kind: found.get(f"{kind} {peer}") for kind in (_H, _G)}
+            new = {kind: _plus(message.body[kind], old[kind]) for kind in (_H, _G)}
         else:
             continue
         found |= {f"{kind} {peer}": tensors for kind, tensors in new.items()}
@@ -216,12 +218,8 @@ def _round(message: Update) -> int:
     return int(message.task.config["round"])
 
 
-def _plus(old: Mapping[str, Tensor] | None, more: Mapping[str, Tensor]) -> Numbers:
-    return {name: t + (0.0 if old is None else old[name]) for name, t in more.items()}
-
-
-def _less(new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> Numbers:
-    return {name: t - old[name] for name, t in new.items()}
+def _plus(more: Mapping[str, Tensor], old: Mapping[str, Tensor] | None) -> Numbers:
+    return mapped(lambda t: t + 0.0, more) if old is None else plus(more, old)
 
 
 PLUGINS = {"beer": BEER}

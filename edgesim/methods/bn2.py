@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from edgesim.core.job import DELIVERED
 from edgesim.core.limits import Count
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import dots, moves
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -72,11 +73,11 @@ class BN2(Method):
             return LocalState(context.copy(own))
 
         def finish(local: LocalState, context: Context) -> Finished:
-            w, received, lr = local.weights, context.global_model["params"], context.task.local_sgd[0].lr
+            w, received = on_cpu(local.weights), on_cpu(context.global_model)
+            move, lr = moves(w["params"], received["params"]), context.task.local_sgd[0].lr
             # a rate that has decayed to 0 moves nothing
-            moves = [w["params"][name].detach().cpu().double() - received[name].cpu() for name in received]
-            norm = math.sqrt(sum(float(move.square().sum()) for move in moves)) / lr if lr else 0.0
-            return Finished(w, on_cpu(w), {"norm": norm})
+            norm = math.sqrt(sum(dots(move, move))) / lr if lr else 0.0
+            return Finished(local.weights, w, {"norm": norm})
 
         if not task.local_sgd:
             return LocalRule(on_start=kept)

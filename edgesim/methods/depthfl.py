@@ -18,6 +18,7 @@ from torch import Tensor
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import CountOrZero
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import mapped
 from edgesim.core.networks import joined, part_of
 from edgesim.core.price_list import SeveralProfiles
 from edgesim.core.rng import Key
@@ -96,10 +97,7 @@ class DepthFL(Method):
         old = {kind: {n: t for part in parts.values() for n, t in part.get(kind, {}).items()} for kind in global_model}
         own = [each._replace(body=part_of(each.body, each.task.submodel.network)) for each in updates]
         mean = server.mean(old, own, self.update_weights(updates, server.setting))
-        new = {
-            name: {kind: {n: mean[kind][n] for n in tensors} for kind, tensors in part.items()}
-            for name, part in parts.items()
-        }
+        new = {name: mapped(lambda _, averaged: averaged, part, mean) for name, part in parts.items()}
         return Aggregate(state, joined(new))
 
     def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:

@@ -14,6 +14,7 @@ from annotated_types import Ge, Le, Lt
 
 from edgesim.core.encoding import Encoding
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState
+from edgesim.core.model_state import mapped, minus, plus
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
 from edgesim.core.update import ModelState
@@ -84,7 +85,7 @@ class DFedAvgM(MixingMethod):
 
         def increment_sent(local: LocalState, context: Context) -> Finished:
             w, started = local.weights, local.scratch
-            body = {"params": {n: t - started[n] for n, t in w["params"].items()}, "buffers": w["buffers"]}
+            body = {"params": minus(w["params"], started), "buffers": w["buffers"]}
             moved = uplinked(body, context.task, Encoding(), context.key)["params"]
             kept = {"params": started, "buffers": w["buffers"], _MOVED: moved}
             return Finished(body, kept, own_model=own_model(w))
@@ -100,7 +101,7 @@ class DFedAvgM(MixingMethod):
         """Return the model that a device trained last, as its peers know it, the first one if it never trained."""
         if device_state is None or _MOVED not in device_state:
             return global_model if device_state is None else device_state
-        moved = {name: t + device_state[_MOVED][name] for name, t in device_state["params"].items()}
+        moved = plus(device_state["params"], device_state[_MOVED])
         return {"params": moved, "buffers": device_state["buffers"]}
 
 
@@ -112,16 +113,16 @@ def _moved_on(context: Context) -> LocalState:
     """
     kept = context.device_state
     before = context.global_model if kept is None else kept
-    still = {name: torch.zeros_like(t) for name, t in before["params"].items()}
+    still = mapped(torch.zeros_like, before["params"])
     mine = {"params": still if kept is None else kept[_MOVED], "buffers": before["buffers"]}
     last = context.task.config["round"] - 1
     received = [
         m if m.task.config.get("round") == last else m._replace(body={"params": still}) for m in context.received
     ]
     mean = mean_of_holders({**mine, "params": still}, *weighed(mine, received, context))
-    started = {name: t + mean["params"][name] for name, t in before["params"].items()}
+    started = plus(before["params"], mean["params"])
     w = context.copy({"params": started, "buffers": mean["buffers"]})
-    return LocalState(w, context.copy({"params": started})["params"])
+    return LocalState(w, context.copy(started))
 
 
 PLUGINS = {"dfedavgm": DFedAvgM}

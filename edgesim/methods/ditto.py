@@ -75,7 +75,7 @@ class Ditto(FedAvg):
             received = context.global_model
             first = context.first if self.first_personal == "initial" else received
             own = context.copy(first if context.device_state is None else context.device_state)
-            return LocalState(context.copy(received), _Own(context.copy({"params": received["params"]})["params"], own))
+            return LocalState(context.copy(received), _Own(context.copy(received["params"]), own))
 
         def finish(local: LocalState, context: Context) -> Finished:
             sent = local.scratch.sent

@@ -13,15 +13,16 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Gt, Le, Lt
-from torch import Tensor
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import mapped, moves, named, norm, stepped, weighted_sum
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import not_below_0
 from edgesim.learning.privacy.accountant import check_installed, epsilon_spent, noise_for
 
 _CLIP_FLOPS = 5.0  # per number: the difference, its square and the sum of squares, the product, the sum
@@ -119,13 +120,8 @@ class DpFedAvg(Method):
 
         def finish(local: LocalState, context: Any) -> Finished:
             start = context.copy(context.global_model)
-            moves, scale, _ = clipped(local.weights, start, self.clip)
-            body: dict[str, dict[str, Tensor]] = {kind: {} for kind in moves}
-            for kind, tensors in moves.items():
-                for name, move in tensors.items():
-                    old = start[kind][name]
-                    body[kind][name] = (old + scale * move).to(old.dtype)
-            return Finished(body)
+            move, scale, _ = clipped(local.weights, start, self.clip)
+            return Finished(stepped(start, move, scale))
 
         phases = (LocalPhase(),) * len(task.local_sgd)
         return LocalRule(phases, on_finish=finish if self.clip_at == "device" else None)
@@ -150,28 +146,20 @@ class DpFedAvg(Method):
         in_time = [update for update in updates if not update.staleness]
         expected = state["share"] * sum(self._weight(n) for n in server.setting.samples[server.setting.ids].tolist())
         deviation, generator = state["noise"] * self.clip, torch.Generator().manual_seed(key.word())
-        sums = {  # starts as Gaussian noise for every number, which does not depend on the devices that take part
-            kind: {
-                name: deviation * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-                for name, tensor in tensors.items()
-            }
-            for kind, tensors in global_model.items()
-        }
         longer = {}
+        # starts as Gaussian noise for every number, which does not depend on the devices that take part
+        total = mapped(
+            lambda t: deviation * torch.randn(t.shape, generator=generator, dtype=torch.float64), global_model
+        )
         for update in in_time:
-            moves, scale, longer[update.device] = clipped(
+            move, scale, longer[update.device] = clipped(
                 update.body, global_model, self.clip if self.clip_at == "server" else math.inf
             )
             weight = self._weight(update.samples) * min(update.weight, 1.0) * scale
-            for kind, tensors in moves.items():
-                for name, move in tensors.items():
-                    sums[kind][name].add_(move, alpha=weight)
-        model: dict[str, dict[str, Tensor]] = {kind: {} for kind in sums}
-        for kind, totals in sums.items():
-            for name, total in totals.items():
-                old = global_model[kind][name]
-                moved = old + total / expected
-                model[kind][name] = (moved.clamp(min=0.0) if name.endswith("running_var") else moved).to(old.dtype)
+            total = weighted_sum([move], [weight], total)
+        model = named(
+            lambda name, old, sum_: not_below_0(name, old + sum_ / expected).to(old.dtype), global_model, total
+        )
         return Aggregate(state, model, metrics={"clipped": longer} if self.clip_at == "server" else {})
 
     def _weight(self, samples: int) -> float:
@@ -183,17 +171,14 @@ class DpFedAvg(Method):
         return (_NOISE_FLOPS + clipping) * float(setting.cost_profile.numbers(Payload()))
 
 
-def clipped(model: ModelState, start: ModelState, longest: float) -> tuple[dict[str, dict[str, Tensor]], float, float]:
+def clipped(model: ModelState, start: ModelState, longest: float) -> tuple[ModelState, float, float]:
     """Return the move of a model, float64, the factor that clips it, and 1 if it was longer than `longest`, else 0.
 
     Source: McMahan et al. (ICLR 2018), section 2, flat clipping: a move times min(1, S / its norm).
     """
-    moves = {
-        kind: {name: tensor.double() - start[kind][name] for name, tensor in tensors.items()}
-        for kind, tensors in model.items()
-    }
-    norm = math.sqrt(math.fsum(move.square().sum().item() for tensors in moves.values() for move in tensors.values()))
-    return moves, min(1.0, longest / norm) if norm else 1.0, float(norm > longest)
+    move = moves(model, start)
+    length = norm(move)
+    return move, min(1.0, longest / length) if length else 1.0, float(length > longest)
 
 
 PLUGINS = {"dp_fedavg": DpFedAvg}

@@ -21,6 +21,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, PositiveFactor
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import model_in, named, replaced, selected
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -146,9 +147,8 @@ class FedAS(Method):
         model = server.mean(global_model, updates, q.tolist())
         if self.global_head == "average":
             head = _head(server.setting.cost_profile).name
-            heads = {kind: {n: t for n, t in ts.items() if layer_of(n) == head} for kind, ts in global_model.items()}
-            mean = server.mean(heads, updates, self.update_weights(updates, server.setting))
-            model = {kind: {**tensors, **mean[kind]} for kind, tensors in model.items()}
+            heads = selected(global_model, lambda name: layer_of(name) == head)
+            model = replaced(model, server.mean(heads, updates, self.update_weights(updates, server.setting)))
         return Aggregate(state, model, metrics=noted(updates, trace=traces, q=q))
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
@@ -210,10 +210,7 @@ def _joined(global_model: ModelState, headed: ModelState, context: Context) -> d
     """Return a model of the shared layers of one model and the head of another, with the same tensors."""
     assert context.task.down is not None and context.task.down.layers is not None
     shared = context.task.down.layers
-    return {
-        kind: {name: (t if layer_of(name) in shared else headed[kind][name]) for name, t in global_model[kind].items()}
-        for kind in ("params", "buffers")
-    }
+    return named(lambda name, t, own: t if layer_of(name) in shared else own, model_in(global_model), headed)
 
 
 class _Prototypes(NamedTuple):
@@ -239,7 +236,7 @@ def _finish(local: LocalState, context: Context) -> Finished:
     The trace is the sum over batches of the squared norm of the gradient of the mean loss, as in a test.
     """
     w = local.weights
-    own = on_cpu({kind: w[kind] for kind in ("params", "buffers")})
+    own = on_cpu(model_in(w))
     key, once = context.key.at(JobStream.FISHER), LocalSGD(batch=context.task.local_sgd[0].batch, lr=0.0, epochs=1)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
     trained = context.bind(w)

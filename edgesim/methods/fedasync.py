@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from edgesim.core.limits import NonNegativeFactor, PositiveShare
 from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext
+from edgesim.core.model_state import lerp
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update
@@ -56,11 +57,7 @@ class FedAsync(Method):
         """Mix the models into the global one, one after the other."""
         model = global_model
         for update in updates:
-            share = self.alpha * update.weight
-            model = {
-                kind: {name: old.lerp(update.body[kind][name], share) for name, old in tensors.items()}
-                for kind, tensors in model.items()
-            }
+            model = lerp(model, update.body, self.alpha * update.weight)
         return Aggregate(state, model)
 
 

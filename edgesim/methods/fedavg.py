@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from edgesim.core.method import Aggregate, Method, Needs, ServerContext
+from edgesim.core.model_state import mapped
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 
@@ -45,11 +46,8 @@ class FedAvg(Method):
             updates, sizes = [*updates, updates[0]._replace(body=global_model)], [*sizes, absent]
         mean = server.mean(global_model, updates, sizes)
         if absent < 0:
-            times, old = sum(sizes) / everybody, global_model
-            mean = {
-                kind: {name: old[kind][name] + times * (new - old[kind][name]) for name, new in tensors.items()}
-                for kind, tensors in mean.items()
-            }
+            times = sum(sizes) / everybody
+            mean = mapped(lambda new, old: old + times * (new - old), mean, global_model)
         return Aggregate(state, mean)
 
 

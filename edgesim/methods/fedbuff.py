@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
-import torch
 from annotated_types import Ge, Lt
-from torch import Tensor
 
 from edgesim.core.limits import PositiveFactor
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import mapped, plus, stepped, weighted_sum
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
 from edgesim.core.update import ModelState, Update
@@ -59,7 +58,7 @@ class FedBuff(Method):
 
         def finish(local: LocalState, context: Context) -> Finished:
             received, w = context.global_model["params"], local.weights
-            delta = {name: tensor - received[name].to(tensor.device) for name, tensor in w["params"].items()}
+            delta = mapped(lambda now, was: now - was.to(now.device), w["params"], received)
             return Finished({"delta": delta, "buffers": w["buffers"]})  # a name that no mean takes for a model
 
         return LocalRule(PLAIN_SGD.phases, on_finish=finish)
@@ -68,17 +67,18 @@ class FedBuff(Method):
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
         """Apply the moves that arrived."""
-        step = {name: _mean("delta", name, updates) for name in global_model["params"]}
+        weights = [message.weight for message in updates]
+        total = weighted_sum((message.body for message in updates), weights)
+        mean = mapped(lambda t: t / len(updates), total)
+        step = mean["delta"]
         if self.momentum:
-            before = state["velocity"]
-            step = {name: s + self.momentum * before[name] if before else s for name, s in step.items()}
+            if state["velocity"]:
+                step = mapped(lambda s, before: s + self.momentum * before, step, state["velocity"])
             state = {"velocity": step}
-        params = {name: (x + self.eta_g * step[name]).to(x.dtype) for name, x in global_model["params"].items()}
-        stays = 1.0 - sum(message.weight for message in updates) / len(updates)
-        buffers = {
-            name: (stays * old.double() + _mean("buffers", name, updates)).to(old.dtype)
-            for name, old in global_model["buffers"].items()
-        }
+        params = stepped(global_model["params"], step, self.eta_g)
+        stays = 1.0 - sum(weights) / len(updates)
+        old = mapped(lambda t: stays * t.double(), global_model["buffers"])
+        buffers = mapped(lambda t, like: t.to(like.dtype), plus(old, mean["buffers"]), global_model["buffers"])
         return Aggregate(state, {"params": params, "buffers": buffers})
 
 
@@ -86,14 +86,6 @@ class FedBuff(Method):
 def _task(training: Training, round_: int) -> Task:
     """Return the task of a round, always the same object, because devices are asked one by one."""
     return Task(local_sgd=(training.local_sgd(round_),), up=_UP)
-
-
-def _mean(kind: str, name: str, updates: Sequence[Update]) -> Tensor:
-    """Return the weighted sum over the number of messages, float64."""
-    total = torch.zeros_like(updates[0].body[kind][name], dtype=torch.float64)
-    for message in updates:
-        total.add_(message.body[kind][name], alpha=message.weight)
-    return total / len(updates)
 
 
 PLUGINS = {"fedbuff": FedBuff}

@@ -20,6 +20,7 @@ from annotated_types import MinLen
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.method import Absent, Aggregate, ServerContext
+from edgesim.core.model_state import mapped
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Order, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -129,10 +130,7 @@ class FedDrop(MeanByEntry):
         sizes = self.update_weights(updates, server.setting)
         if not self.zero_padded or not sum(sizes):  # the model stays if all updates have weight 0
             return super().combine(state, global_model, updates, server, key)
-        zeros = {
-            kind: {name: old.new_zeros(old.shape) for name, old in tensors.items()}
-            for kind, tensors in global_model.items()
-        }
+        zeros = mapped(lambda old: old.new_zeros(old.shape), global_model)
         return Aggregate(state, server.mean(zeros, updates, sizes, "include_absent"))
 
     def _shares(self, cost_profile: Any, levels: int) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from edgesim.core.limits import PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import mapped, minus, moves, plus, stepped
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update
@@ -72,8 +73,8 @@ class FedDyn(Method):
         def start(context: Context) -> LocalState:  # the model is pulled to w - s_k
             centre = context.global_model["params"]
             if context.device_state is not None:
-                centre = {name: t - context.device_state["moved"][name] for name, t in centre.items()}
-            return LocalState(context.copy(context.global_model), Anchored(context.copy({"params": centre})["params"]))
+                centre = minus(centre, context.device_state["moved"])
+            return LocalState(context.copy(context.global_model), Anchored(context.copy(centre)))
 
         def regularised(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
             alpha = self.alpha
@@ -86,8 +87,7 @@ class FedDyn(Method):
             ]
 
         def finish(local: LocalState, context: Context) -> Finished:
-            centre = local.scratch.anchor
-            kept = on_cpu({"moved": {name: t - centre[name] for name, t in local.weights["params"].items()}})
+            kept = on_cpu({"moved": minus(local.weights["params"], local.scratch.anchor)})
             return Finished(local.weights, kept if is_finite(kept) else None)
 
         return LocalRule((LocalPhase(adjust_gradients=regularised),), on_start=start, on_finish=finish)
@@ -99,10 +99,9 @@ class FedDyn(Method):
         weights = [update.weight for update in updates]
         mean = server.mean(global_model, updates, weights)
         share = sum(weights) / server.setting.devices
-        moved = {name: share * (mean["params"][name].double() - old) for name, old in global_model["params"].items()}
-        if state["moved"]:
-            moved = {name: before + moved[name] for name, before in state["moved"].items()}
-        params = {name: (t + moved[name]).to(t.dtype) for name, t in mean["params"].items()}
+        moved = mapped(lambda move: share * move, moves(mean["params"], global_model["params"]))
+        moved = plus(state["moved"], moved) if state["moved"] else moved
+        params = stepped(mean["params"], moved)
         if not is_finite({"params": params}):
             return Aggregate(state, None, metrics={"not_finite": 1.0})
         return Aggregate({"moved": moved}, {**mean, "params": params})

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from edgesim.core.limits import CountOrZero, Share
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_bank import ModelBank
+from edgesim.core.model_state import mapped, model_in, moves, norm
 from edgesim.core.rng import JobStream, Key, PlanStream
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -31,7 +33,7 @@ from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.augfl import split_sizes
 from edgesim.methods.fedjs import noted
 
-_MODEL = ("params", "buffers")
+_BANK = ModelBank("device")  # the last model of each device
 _WEIGHT_BYTES = 4
 _WEIGH_FLOPS = 5.0  # a parameter of each model that is weighed: a difference, its square, a sum; a product, a sum
 
@@ -119,17 +121,12 @@ class FedFomo(Method):
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
         """Return the models that arrived and their mean, and the state with the weights that devices gave."""
-        old = {kind: global_model[kind] for kind in _MODEL}
-        mean = server.mean(old, updates, self.update_weights(updates, server.setting))
+        mean = server.mean(model_in(global_model), updates, self.update_weights(updates, server.setting))
         sent = {update.device: update.body for update in updates}
         offered = sorted(sent if self.offered == "last_round" else {*state["offered"], *sent})
-        models: dict[str, Mapping[str, Tensor]] = {}
-        for device in offered:  # the model of a device is one collection, with names that no other has
-            name = _collection(device)
-            if device in sent:
-                models[name] = {f"{name}.{n}": t for kind in _MODEL for n, t in sent[device].get(kind, {}).items()}
-            else:
-                models[name] = global_model[name]
+        models: dict[str, Any] = {}
+        for device in offered:
+            models |= _BANK.put(device, sent[device] if device in sent else model_of(global_model, device))
         affinity = {device: dict(row) for device, row in state["affinity"].items()}
         shares = np.zeros(len(updates))  # of the positive weights, those of others' models; 0 without any
         for place, update in enumerate(updates):
@@ -145,24 +142,20 @@ class FedFomo(Method):
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, the global model if it never trained."""
-        return {kind: (device_state or global_model)[kind] for kind in _MODEL}
+        return model_in(device_state or global_model)
 
     def _task(self, view: View, seed: int, kind: _Kind) -> Task:
         setting = view.setting
-        profile, number = setting.cost_profile, len(kind.others)
-        weighed = number + (not kind.new)
-        looked_at, trained_on = self._sizes(kind.samples, profile)
-        whole = _MODEL if kind.new else ()
-        # a collection of the method's own is priced as parameters, so running statistics are added
-        buffers = profile.nbytes(Payload(collections=frozenset({"buffers"})), usual=setting.encoding_down)
+        weighed = len(kind.others) + (not kind.new)
+        looked_at, trained_on = self._sizes(kind.samples, setting.cost_profile)
         looks = Pass("forward", times=weighed + 1, samples=looked_at)
-        moves = Pass("param_step", times=_WEIGH_FLOPS * weighed, samples=1)
+        mixes = Pass("param_step", times=_WEIGH_FLOPS * weighed, samples=1)
         return Task(
             local_sgd=(setting.training.local_sgd(view.round),),
             held_out=kind.samples - trained_on,
-            down=Payload(collections=frozenset({*whole, *map(_collection, kind.others)}), extra_bytes=number * buffers),
+            down=_BANK.payload(kind.others, setting, whole=kind.new),
             up=Payload(extra_bytes=_WEIGHT_BYTES * weighed),
-            passes=(Pass(), looks, moves) if weighed else (Pass(),),
+            passes=(Pass(), looks, mixes) if weighed else (Pass(),),
             config={"seed": float(seed), "looked_at": float(looked_at)},
         )
 
@@ -202,20 +195,18 @@ def weights_of(loss: float, losses: Sequence[float], distances: Sequence[float])
 # --- models of devices ------------------------------------------------------------------------------------------
 
 
-def _collection(device: int) -> str:
-    return f"device_{device}"
-
-
 def _others(task: Task) -> list[int]:
     """Return the devices whose models a task downloads, ascending."""
     assert task.down is not None
-    return sorted(int(name.removeprefix("device_")) for name in task.down.collections if name.startswith("device_"))
+    return _BANK.numbers(task.down)
 
 
 def model_of(global_model: ModelState, device: int) -> ModelState:
     """Return the model of a device from the server's copy. Raises KeyError if the server has none."""
-    held = global_model[_collection(device)]
-    return {kind: {name: held[f"{_collection(device)}.{name}"] for name in global_model[kind]} for kind in _MODEL}
+    model = _BANK.get(global_model, device)
+    if model is None:
+        raise KeyError(device)
+    return model
 
 
 # --- on the device ----------------------------------------------------------------------------------------------
@@ -233,40 +224,32 @@ def _start(context: Context) -> LocalState:
     """Return the model to train, with the validation samples left out of the device's data."""
     kept, received = context.device_state, context.global_model
     base = context.copy(
-        {kind: received[kind] for kind in _MODEL}
-        if kept is None
-        else {"params": kept["start_params"], "buffers": kept["start_buffers"]}
+        model_in(received) if kept is None else {"params": kept["start_params"], "buffers": kept["start_buffers"]}
     )
     candidates = [context.copy(model_of(received, other)) for other in _others(context.task)]
     if kept is not None:
-        candidates.append(context.copy({kind: kept[kind] for kind in _MODEL}))
+        candidates.append(context.copy(model_in(kept)))
     order = Key(int(context.task.config["seed"])).at(context.device).numpy().permutation(len(context.shard))
     looked_at = torch.from_numpy(order[: int(context.task.config["looked_at"])])
     weights: list[float] = []
     if candidates:
         loss, *losses = [_loss(model, looked_at, context) for model in (base, *candidates)]
-        weights = weights_of(loss, losses, [_distance(model, base) for model in candidates])
+        weights = weights_of(loss, losses, [norm(moves(model["params"], base["params"])) for model in candidates])
     context.hold_out(looked_at[: context.task.held_out])
     start = _towards(base, candidates, weights)
     return LocalState(start, _Begun(context.copy(start), weights))
 
 
-def _distance(model: ModelState, other: ModelState) -> float:
-    """Return the Euclidean distance of all parameters."""
-    squares = [(t.double() - other["params"][name]).square().sum() for name, t in model["params"].items()]
-    return math.sqrt(math.fsum(torch.stack(squares).tolist()))
-
-
 def _towards(base: ModelState, candidates: Sequence[ModelState], weights: Sequence[float]) -> ModelState:
     """Return `base` moved towards each candidate by its share of the positive weights."""
     total = math.fsum(max(weight, 0.0) for weight in weights)
-    helpful = [(model, w / total) for model, w in zip(candidates, weights, strict=True) if w > 0]
+    models = [model for model, w in zip(candidates, weights, strict=True) if w > 0]
+    shares = [w / total for w in weights if w > 0]
 
-    def moved(kind: str, name: str, t: Tensor) -> Tensor:
-        way = sum((share * (model[kind][name] - t) for model, share in helpful), torch.zeros_like(t))
-        return t + way
+    def moved(t: Tensor, *others: Tensor) -> Tensor:
+        return t + sum((s * (other - t) for s, other in zip(shares, others, strict=True)), torch.zeros_like(t))
 
-    return {kind: {name: moved(kind, name, t) for name, t in tensors.items()} for kind, tensors in base.items()}
+    return mapped(moved, base, *models)
 
 
 def _loss(model: ModelState, positions: Tensor, context: Context) -> float:

@@ -22,6 +22,8 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import MOST_COUNT, Count, NonNegativeFactor, PositiveFactor, PositiveShare
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
+from edgesim.core.model_bank import flattened
+from edgesim.core.model_state import model_in
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -34,12 +36,10 @@ from edgesim.methods.generator import (
     diversity_loss,
     head_of,
     made,
-    packed,
     shape_for,
     unpacked,
 )
 
-_MODEL = ("params", "buffers")
 _COUNT_BYTES = 4  # of one label
 _LEAST_RATE = 1e-4  # alpha and beta do not decay below it
 
@@ -125,7 +125,7 @@ class FedGen(FedAvg):
             received, down = context.global_model, context.task.down
             assert down is not None
             shape = Shape.of(down.tensors, self.noise)
-            model = context.copy({kind: received[kind] for kind in _MODEL})
+            model = context.copy(model_in(received))
             held = context.copy({TENSORS: {spec.name: received[TENSORS][spec.name] for spec in down.tensors}})[TENSORS]
             weights = {name.removeprefix(shape.prefix): t for name, t in held.items()}
             draws = torch.Generator().manual_seed(context.key.at(JobStream.GENERATED).word())
@@ -139,7 +139,7 @@ class FedGen(FedAvg):
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
         """Return the mean model with the generator, trained on the last layers that arrived."""
-        old = {kind: global_model[kind] for kind in _MODEL}
+        old = model_in(global_model)
         mean = super().combine(state, old, updates, server, key)
         tools, shape = server.tools, self._shape(server.setting.cost_profile)
         module = shape.first(Key(state["seed"]))
@@ -165,7 +165,7 @@ class FedGen(FedAvg):
                 self._server_loss, learner, heads, shares, noise.to(network.device), labels.to(network.device)
             )
             loss = tools.step(step, learner, rate=self.decay**server.round, like="generator")
-        model = {**(old if mean.model is None else mean.model), TENSORS: packed(learner.model, shape)}
+        model = {**(old if mean.model is None else mean.model), TENSORS: flattened(learner.model, shape.prefix)}
         return mean._replace(state={**state, "ready": True}, model=model, metrics={"generator_loss": loss})
 
     def _shape(self, cost_profile: Any) -> Shape:

@@ -31,6 +31,7 @@ from edgesim.core.method import (
     ServerContext,
     ServerSet,
 )
+from edgesim.core.model_state import model_in
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task, TensorSpec
 from edgesim.core.update import ModelState, Update
@@ -43,7 +44,6 @@ from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.augfl_teacher import teacher_network
 from edgesim.methods.fedjs import noted
 
-_MODEL = ("params", "buffers")
 _FEATURES, _LOGITS, _LABELS = "features of ", "logits", "labels"  # names of tensors; the layer follows the first
 _NETWORK = ""  # the network itself, as torch names submodules
 
@@ -141,7 +141,7 @@ class FedGKT(Method):
 
         def start(context: Context) -> LocalState:
             received, kept = context.global_model, context.device_state
-            model = context.copy({kind: (kept or received)[kind] for kind in _MODEL})
+            model = context.copy(model_in(kept or received))
             assert context.task.down is not None
             told = [received[TENSORS][spec.name] for spec in context.task.down.tensors]
             (sgd,) = context.task.local_sgd
@@ -190,11 +190,11 @@ class FedGKT(Method):
         tools.take_flops()  # the metric is no work of the method
         held = {**global_model.get(TENSORS, {}), **{f"{_LOGITS}_{device}": logits for device, logits in own.items()}}
         new = {**state, "known": sorted({*state["known"], *own}), "server": trained}
-        return Aggregate(new, {**{k: global_model[k] for k in _MODEL}, TENSORS: held}, flops, metrics)
+        return Aggregate(new, {**model_in(global_model), TENSORS: held}, flops, metrics)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return a device's own small network; until its first turn the initial one."""
-        return {kind: (device_state or global_model)[kind] for kind in _MODEL}
+        return model_in(device_state or global_model)
 
     def _layer(self, cost_profile: Any) -> tuple[str, tuple[int, ...]]:
         """Return the layer whose outputs are sent, and the shape of one output. Raises ConfigError if none fits."""
@@ -249,7 +249,7 @@ class _Told:
 
 def _finish(local: LocalState, context: Context) -> Finished:
     """Return features, logits and labels to send, and the model to keep unless it diverged."""
-    model = on_cpu({kind: local.weights[kind] for kind in _MODEL})
+    model = on_cpu(model_in(local.weights))
     layer = next(s.name for s in context.task.up.tensors if s.name.startswith(_FEATURES)).removeprefix(_FEATURES)
     augmenting = torch.Generator().manual_seed(context.key.at(JobStream.ONE_BATCH, 1).word())
     found: dict[str, list[Tensor]] = {_FEATURES + layer: [], _LOGITS: [], _LABELS: []}

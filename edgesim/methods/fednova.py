@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from annotated_types import Ge, Lt
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import NonNegativeFactor
 from edgesim.core.method import Aggregate, LocalRule, Method, ServerContext
+from edgesim.core.model_state import mapped, moves, stepped, weighted_sum
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
 from edgesim.core.update import ModelState, Update
@@ -80,16 +80,13 @@ class FedNova(Method):
         )
         effective = shares @ (np.array([update.steps for update in moved]) if self.mu else lengths)
         weights = effective * shares / lengths  # for equal numbers of steps the shares
-        step = {}
-        for name, old in global_model["params"].items():
-            step[name] = torch.zeros_like(old, dtype=torch.float64)
-            for update, weight in zip(moved, weights.tolist(), strict=True):
-                step[name].add_(update.body["params"][name].double() - old, alpha=weight)
+        old = global_model["params"]
+        step = weighted_sum((moves(update.body["params"], old) for update in moved), weights.tolist())
         if self.server_momentum:
-            before = state["velocity"]
-            step = {name: s + self.server_momentum * before[name] if before else s for name, s in step.items()}
+            if state["velocity"]:
+                step = mapped(lambda s, before: s + self.server_momentum * before, step, state["velocity"])
             state = {"velocity": step}
-        params = {name: (old + step[name]).to(old.dtype) for name, old in global_model["params"].items()}
+        params = stepped(old, step)
         buffers = server.mean({"buffers": global_model["buffers"]}, moved, sizes)["buffers"]
         return Aggregate(state, {"params": params, "buffers": buffers})
 

@@ -16,6 +16,7 @@ import numpy as np
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.method import Absent, Aggregate, ServerContext
+from edgesim.core.model_state import selected
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -91,15 +92,12 @@ class FedPMT(MeanByEntry):
 
         Source: FedPMT paper, aggregation in the per-device form A_k[l] = D_k f_k[l] / sum_j D_j f_j[l].
         """
-        trained = []  # without frozen layers, which a full upload also carries
-        for update in updates:
+
+        def trained(update: Update) -> Update:  # without frozen layers, which a full upload also carries
             frozen = update.task.submodel.frozen
-            body = {
-                kind: {name: t for name, t in tensors.items() if name.rpartition(".")[0] not in frozen}
-                for kind, tensors in update.body.items()
-            }
-            trained.append(update._replace(body=body))
-        return super().aggregate(state, global_model, trained, server, key)
+            return update._replace(body=selected(update.body, lambda name: name.rpartition(".")[0] not in frozen))
+
+        return super().aggregate(state, global_model, [trained(update) for update in updates], server, key)
 
     def _depths(self, setting: Setting) -> tuple[int, ...]:
         layers = len(setting.cost_profile.layers)

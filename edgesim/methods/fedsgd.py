@@ -13,6 +13,7 @@ from edgesim.core.encoding import FLOAT32
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Method
+from edgesim.core.model_state import mapped
 from edgesim.core.rng import Key
 from edgesim.core.task import Plan, Task
 from edgesim.core.view import Setting, View
@@ -72,7 +73,7 @@ class FedSGD(Method):
 def _moved(local: LocalState, context: Context) -> Finished:
     """Return the model after the step, and its exact move -lr g, which the difference of rounded models loses."""
     lr = context.task.local_sgd[0].lr
-    return Finished(local.weights, moves={"params": {name: -lr * g for name, g in kept_gradient(local).items()}})
+    return Finished(local.weights, moves={"params": mapped(lambda g: -lr * g, kept_gradient(local))})
 
 
 def refuse_encoding(setting: Setting, why: str) -> None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.model_bank import unflattened
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS, TensorSpec
 from edgesim.core.update import ModelState
@@ -121,18 +122,9 @@ def head_of(params: Mapping[str, Tensor], shape: Shape) -> tuple[Tensor, Tensor 
     return params[f"{shape.head}.weight"], params.get(f"{shape.head}.bias")
 
 
-def packed(generator: ModelState, shape: Shape) -> dict[str, Tensor]:
-    """Return a generator's weights and running statistics by the names of `Shape.specs`."""
-    return {shape.prefix + name: t for kind in ("params", "buffers") for name, t in generator[kind].items()}
-
-
 def unpacked(global_model: ModelState, shape: Shape, first: Generator) -> ModelState:
     """Return the generator of a global model, or `first` if the model has none yet."""
-    held = global_model.get(TENSORS, {})
-    return {
-        kind: {name: held.get(shape.prefix + name, t) for name, t in tensors.items()}
-        for kind, tensors in model_state_of(first).items()
-    }
+    return unflattened(global_model.get(TENSORS, {}), shape.prefix, like=model_state_of(first))
 
 
 def made(module: Generator, weights: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from edgesim.core.limits import PositiveShare
 from edgesim.core.method import Finished, LocalRule, LocalState
+from edgesim.core.model_state import model_in, replaced
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -113,7 +114,7 @@ def _mixed(context: Context, share: float, draw: Draw) -> LocalState:
         return _masks(message.body, share, draw, int(seed))
 
     mean = masks.masked_mean([m.body for m in usable], [held(m) for m in usable], weights)
-    return LocalState(context.copy({kind: {**kept[kind], **mean.get(kind, {})} for kind in ("params", "buffers")}))
+    return LocalState(context.copy(replaced(model_in(kept), mean)))
 
 
 def _sent(local: LocalState, context: Context, share: float, draw: Draw) -> Finished:

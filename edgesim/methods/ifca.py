@@ -16,6 +16,8 @@ import torch
 
 from edgesim.core.limits import Count
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_bank import ModelBank
+from edgesim.core.model_state import model_in
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -24,7 +26,7 @@ from edgesim.learning.train.context import Context
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedjs import noted
 
-_MODEL = ("params", "buffers")
+_BANK = ModelBank("cluster")  # models of all clusters but the first, whose model is the global one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +65,15 @@ class IFCA(Method):
         """Ask the selected devices to choose a model and train it. Devices with equally many samples share a task."""
         if self.clusters == 1:
             return super().plan(state, view, key)
-        usual, seed, cost_profile = self.task(view), state["seed"], view.setting.cost_profile
-        # a collection of a method's own is priced as parameters: running statistics come on top
-        statistics = cost_profile.nbytes(Payload(collections=frozenset({"buffers"})), usual=view.setting.encoding_down)
-        collections = frozenset({*_MODEL, *map(_collection, range(1, self.clusters))})
+        usual, down = self.task(view), _BANK.payload(range(1, self.clusters), view.setting)
 
         def task_of(samples: int) -> Task:
             return replace(
                 usual,
-                down=Payload(collections=collections, extra_bytes=statistics * (self.clusters - 1)),
+                down=down,
                 up=Payload(extra_bytes=math.ceil(math.log2(self.clusters) / 8)),
                 passes=(Pass(), Pass("forward", samples=self.clusters * samples)),
-                config={"seed": float(seed)},
+                config={"seed": float(state["seed"])},
             )
 
         ids = view.choose(key)
@@ -97,16 +96,13 @@ class IFCA(Method):
         for number, old in enumerate(models_of(global_model, self.clusters, state["seed"])):
             own = [update for update, cluster in zip(updates, chosen, strict=True) if cluster == number]
             new = server.mean(old, own, self.update_weights(own, server.setting)) if own else old
-            if number == 0:
-                model |= new
-            else:  # one collection, with names that are unique in the global model
-                model[_collection(number)] = {_name(number, name): t for ts in new.values() for name, t in ts.items()}
+            model |= _BANK.put(number, new) if number else new
         return Aggregate(state, model, metrics=noted(updates, cluster=np.array(chosen)))
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the newest model of the cluster that a device chose last, of the first cluster if it never chose."""
         if device_state is None:
-            return {kind: global_model[kind] for kind in _MODEL}
+            return model_in(global_model)
         chosen = device_state["choice"]
         return models_of(global_model, self.clusters, int(chosen["seed"]))[int(chosen["cluster"])]
 
@@ -140,28 +136,19 @@ def models_of(global_model: ModelState, clusters: int, seed: int) -> list[ModelS
     A model that is not yet part of the global model is the first model with the entries of each tensor in random order,
     drawn from the seed.
     """
-    first = {kind: global_model[kind] for kind in _MODEL}
+    first = model_in(global_model)
     found: list[ModelState] = [first]
     for number in range(1, clusters):
-        held = global_model.get(_collection(number))
-        if held is None:
+        model = _BANK.get(global_model, number)
+        if model is None:
             shuffled = {}
             for place, (name, t) in enumerate(first["params"].items()):
                 generator = torch.Generator().manual_seed(Key(seed).at(number).at(place).word())
                 order = torch.randperm(t.numel(), generator=generator).to(t.device)
                 shuffled[name] = t.flatten()[order].view(t.shape)
-            found.append({**first, "params": shuffled})
-        else:
-            found.append({kind: {name: held[_name(number, name)] for name in ts} for kind, ts in first.items()})
+            model = {**first, "params": shuffled}
+        found.append(model)
     return found
-
-
-def _collection(number: int) -> str:
-    return f"cluster_{number}"
-
-
-def _name(number: int, name: str) -> str:
-    return f"{_collection(number)}.{name}"
 
 
 def _finish(local: LocalState, context: Context) -> Finished:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from edgesim.core.limits import NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.model_state import model_in
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState
 from edgesim.core.view import View
@@ -104,7 +105,7 @@ def _in_one(model_state: ModelState) -> dict[str, Tensor]:
 def keep_delivered(local: LocalState, context: Context) -> Finished:
     """Return the model to send. The device keeps it too, unless it diverged."""
     w = local.weights
-    kept = on_cpu({kind: w[kind] for kind in ("params", "buffers")})
+    kept = on_cpu(model_in(w))
     return Finished(w, kept if is_finite(kept) else None)
 
 

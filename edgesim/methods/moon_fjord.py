@@ -15,6 +15,7 @@ from torch import Tensor
 
 from edgesim.core.limits import NonNegativeFactor, PositiveFactor
 from edgesim.core.method import LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.model_state import named
 from edgesim.core.task import Pass, Task
 from edgesim.core.view import Setting
 from edgesim.learning.submodel.selection import Units
@@ -85,7 +86,7 @@ class MoonFjORD(Ordered):
             first = context.first if self.first_previous == "initial" else context.global_model
             # the run's first model may be the whole model, and a device keeps its largest width
             largest = widths.slices[context.task.submodel.width]
-            previous = {kind: {n: t[largest[n]] for n, t in tensors.items()} for kind, tensors in first.items()}
+            previous = named(lambda name, t: t[largest[name]], first)
         models = compared(context.global_model, previous, context)
         return LocalState(context.copy(context.global_model), _Scratch(widths.ranks, widths.slices, models=models))
 

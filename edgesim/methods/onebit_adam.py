@@ -16,6 +16,7 @@ from annotated_types import Ge, Lt
 from edgesim.core.encoding import Encoding
 from edgesim.core.limits import Count, PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
+from edgesim.core.model_state import mapped, minus, named, stepped, tensors_in, weighted_sum
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -102,32 +103,29 @@ class OneBitAdam(FedSGD):
         if not sum(weights):  # as stale ones may count nothing
             return Aggregate(state, None)
         total = sum(weights)
-        mean: dict[str, Tensor] = {}  # of gradients in the warm-up, else of momenta, float64
-        for update, weight in zip(updates, weights, strict=True):
-            sent = update.body.get("momentum")
-            if sent is None:  # after the warm-up: a late job's gradient
-                gradient = update.body["gradient"]
-                sent = gradient if warm else self._made(global_model, gradient)
-            for name, tensor in sent.items():
-                if name not in mean:
-                    mean[name] = torch.zeros_like(tensor, dtype=torch.float64)
-                mean[name].add_(tensor, alpha=weight / total)
+        sent: list[Mapping[str, Tensor]] = []
+        for body in (update.body for update in updates):
+            if "momentum" in body:
+                sent.append(body["momentum"])
+            else:  # after the warm-up: a late job's gradient
+                sent.append(body["gradient"] if warm else self._made(global_model, body["gradient"]))
+        # of gradients in the warm-up, else of momenta
+        mean = weighted_sum(sent, [weight / total for weight in weights])
         if warm:
             along = _nearer(state["first"], mean, self.beta1)
-            second = _nearer(state["second"], {name: g * g for name, g in mean.items()}, self.beta2)
+            second = _nearer(state["second"], mapped(torch.square, mean), self.beta2)
         else:
-            along = {name: m + state["error"].get(name, 0.0) for name, m in mean.items()}
-            second = state["second"] or {name: m * m for name, m in mean.items()}  # if no update came in the warm-up
-        signs = decoded({"momentum": {name: m.float() for name, m in along.items()}}, _SIGNS, key)["momentum"]
-        error = {name: m - signs[name] for name, m in along.items()}
+            along = named(lambda name, m: m + state["error"].get(name, 0.0), mean)
+            second = state["second"] or mapped(torch.square, mean)  # if no update came in the warm-up
+        signs = decoded({"momentum": mapped(torch.Tensor.float, along)}, _SIGNS, key)["momentum"]
+        error = minus(along, signs)
         # x - lr m / (sqrt(v) + eps), x where v is 0
         lr, old, m = server.setting.training.lr_at(server.round), global_model["params"], along if warm else signs
-        steps = {name: m[name] / (second[name].sqrt() + self.eps) for name in old}
-        steps = {name: step.masked_fill(second[name] == 0, 0.0) for name, step in steps.items()}
-        params = {name: (x - lr * steps[name]).to(x.dtype) for name, x in old.items()}
+        steps = mapped(lambda m, v: (m / (v.sqrt() + self.eps)).masked_fill(v == 0, 0.0), m, second)
+        params = stepped(old, steps, -lr)
         statistics = [u._replace(body={"buffers": u.body.get("buffers", {})}) for u in updates]
         buffers = mean_of_holders({"buffers": global_model.get("buffers", {})}, statistics, weights)
-        momentum = {"momentum": signs} if any(bool(m.any()) for m in along.values()) else {}
+        momentum = {"momentum": signs} if any(bool(m.any()) for m in tensors_in(along)) else {}
         state = {**state, "first": along if warm else {}, "second": second, "error": error}
         return Aggregate(state, {**global_model, **buffers, "params": params, **momentum})
 
@@ -150,8 +148,8 @@ class OneBitAdam(FedSGD):
     def _made(self, known: ModelState, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return beta1 m + (1 - beta1) g for the momentum m of a model, 0 if it has none."""
         m = known.get("momentum", {})
-        own = {name: (1.0 - self.beta1) * g for name, g in gradient.items()}
-        return {name: t.add(m[name], alpha=self.beta1) if name in m else t for name, t in own.items()}
+        own = mapped(lambda g: (1.0 - self.beta1) * g, gradient)
+        return named(lambda name, t: t.add(m[name], alpha=self.beta1) if name in m else t, own)
 
 
 def _gradient(local: LocalState, context: Context) -> Finished:
@@ -161,7 +159,7 @@ def _gradient(local: LocalState, context: Context) -> Finished:
 
 def _nearer(before: Mapping[str, Tensor], new: Mapping[str, Tensor], beta: float) -> dict[str, Tensor]:
     """Return beta times the old values, 0 at first, plus 1 - beta times the new ones."""
-    return {name: beta * before.get(name, 0.0) + (1.0 - beta) * tensor for name, tensor in new.items()}
+    return named(lambda name, t: beta * before.get(name, 0.0) + (1.0 - beta) * t, new)
 
 
 PLUGINS = {"onebit_adam": OneBitAdam}

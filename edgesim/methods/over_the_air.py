@@ -21,10 +21,12 @@ from torch import Tensor
 from edgesim.core.arrays import Arr
 from edgesim.core.encoding import Chain, Contents, EncodingStep
 from edgesim.core.method import Aggregate, Method, ServerContext
+from edgesim.core.model_state import moves, named, square, tensors_in
 from edgesim.core.rng import Draws, Key, PlanStream
 from edgesim.core.task import Order, Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import not_below_0
 from edgesim.methods.fedsgd import FedSGD
 
 _SCALE_BYTES = 4  # a device's mean square, and the common scale
@@ -102,31 +104,19 @@ class OverTheAir(Method):
         metrics = {"silent": float(len(updates) - len(heard))}
         if not heard:
             return Aggregate(state, None, metrics=metrics)
-        moves = [
-            {
-                kind: {name: tensor.double() - global_model[kind][name] for name, tensor in tensors.items()}
-                for kind, tensors in update.body.items()
-            }
-            for update in heard
-        ]
-        squares = [
-            math.fsum(move.square().sum().item() for tensors in each.values() for move in tensors.values())
-            for each in moves
-        ]
-        numbers = sum(tensor.numel() for tensors in global_model.values() for tensor in tensors.values())
-        rms = math.sqrt(math.fsum(squares) / (len(moves) * numbers))
+        spoken = [moves(update.body, global_model) for update in heard]
+        numbers = sum(tensor.numel() for tensor in tensors_in(global_model))
+        rms = math.sqrt(math.fsum(map(square, spoken)) / (len(spoken) * numbers))
         noise = rms * math.sqrt(exp1(self.cutoff) / 10.0 ** (self.snr_db / 10.0))
         generator = torch.Generator().manual_seed(key.word())
 
-        def landed(kind: str, name: str, old: Tensor) -> Tensor:
+        def landed(name: str, old: Tensor, *moved: Tensor) -> Tensor:
             total = noise * torch.randn(old.shape, generator=generator, dtype=torch.float64)
-            for each in moves:
-                total += each[kind][name]
-            new = old + total / len(moves)
-            return (new.clamp(min=0.0) if name.endswith("running_var") else new).to(old.dtype)
+            for each in moved:
+                total += each
+            return not_below_0(name, old + total / len(moved)).to(old.dtype)
 
-        model = {kind: {n: landed(kind, n, old) for n, old in ts.items()} for kind, ts in global_model.items()}
-        return Aggregate(state, model, metrics=metrics)
+        return Aggregate(state, named(landed, global_model, *spoken), metrics=metrics)
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
         """Return the FLOPs of scaling the received sum."""

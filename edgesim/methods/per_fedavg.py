@@ -16,6 +16,7 @@ from torch import Tensor
 
 from edgesim.core.limits import NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.model_state import mapped, plus
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState
@@ -86,20 +87,21 @@ class PerFedAvg(FedAvg):
     def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
         """Return the gradient of a step. w does not change."""
         scratch, w = local.scratch, local.weights
-        params = {name: t.detach() for name, t in w["params"].items()}
+        params = mapped(Tensor.detach, w["params"])
         with seeded(context.key.at(JobStream.DROPOUT, scratch.steps)):  # so that other draws stay the same at alpha = 0
             g = _gradient(params, w, next(scratch.inner), context)
-        phi = _moved(params, g, -self.alpha)
-        u = dense_gradient({"params": phi, "buffers": w["buffers"]}, batch, context, moving=True)
+        u = dense_gradient(
+            {"params": plus(params, g, -self.alpha), "buffers": w["buffers"]}, batch, context, moving=True
+        )
         if self.variant == "hf":
             # the gradients of one function on either side of w along u
             slopes, curving = [], next(scratch.curving)
             for way in (self.delta, -self.delta):
                 with seeded(context.key.at(JobStream.DROPOUT, scratch.steps, 1)):
-                    slopes.append(_gradient(_moved(params, u, way), w, curving, context))
+                    slopes.append(_gradient(plus(params, u, way), w, curving, context))
             ahead, behind = slopes
             share = self.alpha / (2 * self.delta)
-            u = {name: t.sub(ahead[name] - behind[name], alpha=share) for name, t in u.items()}
+            u = mapped(lambda t, a, b: t.sub(a - b, alpha=share), u, ahead, behind)
         scratch.steps += 1
         return [u[name] for name in context.trained]
 
@@ -108,9 +110,9 @@ class PerFedAvg(FedAvg):
         w, last = local.weights, int(context.task.config["last"])
         if not last:
             return Finished(w)
-        params = {name: t.detach() for name, t in w["params"].items()}
+        params = mapped(Tensor.detach, w["params"])
         g = _gradient(params, w, one_batch(context, last), context)
-        kept = on_cpu({"params": _moved(params, g, -self.alpha), "buffers": w["buffers"]})
+        kept = on_cpu({"params": plus(params, g, -self.alpha), "buffers": w["buffers"]})
         return Finished(w, kept if is_finite(kept) else None)
 
 
@@ -138,10 +140,6 @@ def _batches(context: Context, stream: int) -> Iterator[Batch]:
 def _gradient(params: Tensors, w: ModelState, batch: Batch, context: Context) -> dict[str, Tensor]:
     """Return the gradient at `params`, without changes of running statistics."""
     return dense_gradient({"params": params, "buffers": w["buffers"]}, batch, context)
-
-
-def _moved(start: Tensors, direction: Tensors, length: float) -> dict[str, Tensor]:
-    return {name: t.add(direction[name], alpha=length) for name, t in start.items()}
 
 
 PLUGINS = {"per_fedavg": PerFedAvg}

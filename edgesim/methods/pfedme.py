@@ -15,6 +15,7 @@ from torch import Tensor
 
 from edgesim.core.limits import Count, PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
+from edgesim.core.model_state import moves, stepped
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update
@@ -81,10 +82,8 @@ class PFedMe(FedAvg):
         mean = super().combine(state, global_model, updates, server, key)
         if self.beta == 1 or mean.model is None:
             return mean
-        params = {
-            name: (old.double() + self.beta * (mean.model["params"][name].double() - old)).to(old.dtype)
-            for name, old in global_model["params"].items()
-        }
+        old = global_model["params"]
+        params = stepped(old, moves(mean.model["params"], old), self.beta)
         return mean._replace(model={**mean.model, "params": params})
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
@@ -114,7 +113,7 @@ class _Personal:
 
 def _start(context: Context) -> LocalState:
     received = context.global_model
-    return LocalState(context.copy(received), _Personal(context.copy({"params": received["params"]})["params"]))
+    return LocalState(context.copy(received), _Personal(context.copy(received["params"])))
 
 
 def _finish(local: LocalState, context: Context) -> Finished:

@@ -21,6 +21,7 @@ from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import mapped, plus
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -133,7 +134,9 @@ class PruneFL(Method):
         mean = server.mean(masks.without_masks(global_model), models, self.update_weights(updates, server.setting))
         mask, squares = masks.masks_in(global_model), dict(state["squares"])  # late squares wait for the next choice
         for sent in (message.body[_SQUARES] for message in updates if _SQUARES in message.body):
-            squares = {name: squares[name] + square if squares else square.double() for name, square in sent.items()}
+            squares = (
+                mapped(lambda new, old: old + new, sent, squares) if squares else mapped(lambda new: new.double(), sent)
+            )
         state = {**state, "squares": squares}
         if squares and self._chooses_after(server.round + 1):
             share = self.share(server.round + 1)
@@ -266,8 +269,8 @@ def _summed(grads: list[Tensor], local: LocalState, context: Context) -> list[Te
 def _finish(local: LocalState, context: Context) -> Finished:
     """Return the model to send and the squares to keep: none after they are sent, the old ones after a divergence."""
     samples, before = float(local.scratch.samples), (context.device_state or {}).get(_SQUARES, {})
-    squares = {name: (total.square() * samples).cpu() for name, total in local.scratch.sums.items()}
-    squares = {name: square + before[name] if before else square for name, square in squares.items()}
+    squares = mapped(lambda total: (total.square() * samples).cpu(), local.scratch.sums)
+    squares = plus(squares, before) if before else squares
     if context.task.name == "report":
         return Finished({**local.weights, _SQUARES: squares}, {})
     kept = {_SQUARES: squares}

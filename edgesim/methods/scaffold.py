@@ -17,6 +17,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PositiveFactor
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import MODEL, mapped, minus, model_in
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -27,8 +28,7 @@ from edgesim.learning.submodel.masks import dense_gradient
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import batch_order
 
-_MODEL = ("params", "buffers")
-_BOTH_WAYS = Payload(collections=frozenset({*_MODEL, "control"}))
+_BOTH_WAYS = Payload(collections=frozenset({*MODEL, "control"}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,22 +101,23 @@ class Scaffold(Method):
         self, global_model: ModelState, updates: Sequence[Update], weights: Sequence[float], server: ServerContext
     ) -> ModelState:
         """Return the model and c moved by the weighted means of updates; `weights`: shape (len(updates),)."""
-        models = [m._replace(body={kind: m.body[kind] for kind in _MODEL}) for m in updates]
-        mean = server.mean({kind: global_model[kind] for kind in _MODEL}, models, weights)
+        models = [m._replace(body=model_in(m.body)) for m in updates]
+        mean = server.mean(model_in(global_model), models, weights)
         eta = self.eta_g
-        params = {  # at eta_g = 1 the mean to the last bit
-            name: (eta * mean["params"][name].double() + (1.0 - eta) * old).to(old.dtype)
-            for name, old in global_model["params"].items()
-        }
+        params = mapped(  # at eta_g = 1 the mean to the last bit
+            lambda old, new: (eta * new.double() + (1.0 - eta) * old).to(old.dtype),
+            global_model["params"],
+            mean["params"],
+        )
         model = {"params": params, "buffers": mean["buffers"]}
         if "control" not in global_model and not any("control" in message.body for message in updates):
             return model
         # c + share x the mean change; a device that sent no change counts with 0
         share = sum(m.weight for m in updates) / server.setting.devices
-        zeros = _zeros(global_model["params"])
+        zeros = mapped(torch.zeros_like, global_model["params"])
         changes = [m._replace(body={"params": m.body.get("control", {})}) for m in updates]
         change = mean_of_holders({"params": zeros}, changes, weights, absent="include_absent")["params"]
-        control = {name: c + share * change[name] for name, c in global_model.get("control", zeros).items()}
+        control = mapped(lambda c, step: c + share * step, global_model.get("control", zeros), change)
         return {**model, "control": control} if control else model
 
     def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
@@ -132,9 +133,9 @@ class Scaffold(Method):
         if self.option == "I":
             new = _whole_gradient(context)
         else:
-            received = context.copy({"params": context.global_model["params"]})["params"]
-            new = {n: (received[n] - y) / span - scratch.correction[n] for n, y in w["params"].items()}
-        body = {**w, "control": {name: t - scratch.own[name] for name, t in new.items()}}
+            received = context.copy(context.global_model["params"])
+            new = mapped(lambda y, was, c: (was - y) / span - c, w["params"], received, scratch.correction)
+        body = {**w, "control": minus(new, scratch.own)}
         kept = on_cpu({"control": new})
         return Finished(body, kept if is_finite(body) else None)
 
@@ -164,13 +165,13 @@ class _Controls:
 
 
 def _start(context: Context) -> LocalState:
-    model = context.copy({kind: context.global_model[kind] for kind in _MODEL})
-    zeros = _zeros(model["params"])
+    model = context.copy(model_in(context.global_model))
+    zeros = mapped(torch.zeros_like, model["params"])
     c, mine = (
-        context.copy({"control": {**zeros, **model_state.get("control", {})}})["control"]
+        context.copy({**zeros, **model_state.get("control", {})})
         for model_state in (context.global_model, context.device_state or {})
     )
-    return LocalState(model, _Controls(mine, {name: c[name] - t for name, t in mine.items()}))
+    return LocalState(model, _Controls(mine, minus(c, mine)))
 
 
 def _corrected(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
@@ -184,20 +185,16 @@ def _counted(local: LocalState, context: Context) -> None:
 
 def _whole_gradient(context: Context) -> dict[str, Tensor]:
     """Return the gradient at the received model over all samples that an epoch trains on."""
-    received, once = context.copy({kind: context.global_model[kind] for kind in _MODEL}), context.task.local_sgd[0]
+    received, once = context.copy(model_in(context.global_model)), context.task.local_sgd[0]
     key = context.key.at(JobStream.WHOLE_GRADIENT)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
-    total, samples = _zeros(received["params"]), 0
+    total, samples = mapped(torch.zeros_like, received["params"]), 0
     for positions in batch_order(key.at(0), len(context.shard), once.for_epochs(1), context.drop_single):
         gradient = dense_gradient(received, context.batch(positions, augmenting), context)
-        for name, g in gradient.items():
-            total[name].add_(g, alpha=len(positions))
-        samples += len(positions)
-    return {name: t / samples for name, t in total.items()}
-
-
-def _zeros(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: torch.zeros_like(t) for name, t in like.items()}
+        size = len(positions)
+        mapped(lambda g, sum_, size=size: sum_.add_(g, alpha=size), gradient, total)
+        samples += size
+    return mapped(lambda t: t / samples, total)
 
 
 PLUGINS = {"scaffold": Scaffold}

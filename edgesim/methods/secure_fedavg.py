@@ -25,6 +25,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import not_below_0
 from edgesim.learning.privacy.field import field_bits, field_sum, levels, quantised
 
 _QUANTISING_FLOPS = 6.0  # of a number: the difference, two comparisons, the product, the random number's sum, rounding
@@ -222,9 +223,7 @@ def _like(model: ModelState, numbers: Tensor) -> ModelState:
     made: dict[str, dict[str, Tensor]] = {kind: {} for kind in model}
     for (kind, name), piece in zip(names, pieces, strict=True):
         old = model[kind][name]
-        made[kind][name] = (
-            (piece.clamp(min=0.0) if name.endswith("running_var") else piece).reshape(old.shape).to(old.dtype)
-        )
+        made[kind][name] = not_below_0(name, piece).reshape(old.shape).to(old.dtype)
     return {kind: {name: made[kind][name] for name in tensors} for kind, tensors in model.items()}
 
 

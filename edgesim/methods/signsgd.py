@@ -15,6 +15,7 @@ import torch
 
 from edgesim.core.encoding import Encoding
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, ServerContext
+from edgesim.core.model_state import mapped, stepped, weighted_sum
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -68,12 +69,9 @@ class SignSGD(FedSGD):
     ) -> Aggregate:
         """Return the model after a step along the majority of signs."""
         lr = max(updates, key=lambda update: update.job).task.local_sgd[0].lr
-        params = {}
-        for name, old in global_model["params"].items():
-            votes = torch.zeros_like(old, dtype=torch.float64)
-            for update in updates:
-                votes.add_(update.body["descent"][name].sign(), alpha=update.weight)
-            params[name] = (old + lr * votes.sign()).to(old.dtype)
+        signs = (mapped(torch.sign, update.body["descent"]) for update in updates)
+        votes = weighted_sum(signs, [update.weight for update in updates])
+        params = stepped(global_model["params"], mapped(torch.sign, votes), lr)
         statistics = [u._replace(body={"buffers": u.body.get("buffers", {})}) for u in updates]
         weights = self.update_weights(updates, server.setting)
         buffers = mean_of_holders({"buffers": global_model.get("buffers", {})}, statistics, weights)
@@ -86,7 +84,7 @@ class SignSGD(FedSGD):
 
 def _descent(local: LocalState, context: Context) -> Finished:
     """Return the negative gradient and the running statistics."""
-    descent = {name: -gradient for name, gradient in kept_gradient(local).items()}
+    descent = mapped(torch.neg, kept_gradient(local))
     return Finished({"descent": descent, "buffers": local.weights["buffers"]})
 
 

@@ -17,6 +17,7 @@ from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, PositiveFactor
 from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.model_state import moves, square
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Plan
 from edgesim.core.update import ModelState, Update
@@ -108,11 +109,7 @@ def distances_from(updates: Sequence[Update], place: int) -> Arr:
     """Return the squared distances of the parameters of all updates from the update at `place`, shape (k,)."""
     target = updates[place].body["params"]
 
-    def distance(update: Update) -> float:
-        params = update.body["params"]
-        return math.fsum(float((params[name].double() - t).square().sum()) for name, t in target.items())
-
-    return np.array([distance(update) for update in updates])
+    return np.array([square(moves(update.body["params"], target)) for update in updates])
 
 
 def alphas_of(distances: Arr, target: int, openness: float) -> Arr:

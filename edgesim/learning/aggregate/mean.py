@@ -76,6 +76,11 @@ def is_finite(model_state: ModelState) -> bool:
     return all(math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all()) for tensor in numbers)
 
 
+def not_below_0(name: str, value: Tensor) -> Tensor:
+    """Return a tensor of a model after noise or rounding: a running variance is raised to at least 0."""
+    return value.clamp(min=0.0) if name.endswith("running_var") else value
+
+
 def finite(updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
     """Return the updates whose tensors are all finite, and the metric `left_out` if any others were left out.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from edgesim.core.model_state import mapped
 from edgesim.core.update import ModelState, Update
 
 
@@ -19,13 +20,10 @@ def by_entry(
     all tensors of the model.
     """
 
-    def joint(kind: str, name: str, old: Tensor) -> Tensor:
-        values = torch.stack([update.body[kind][name] for update in updates]).double()
-        return centre(values.sort(0).values).to(old.dtype)
+    def joint(old: Tensor, *sent: Tensor) -> Tensor:
+        return centre(torch.stack(sent).double().sort(0).values).to(old.dtype)
 
-    return {
-        kind: {name: joint(kind, name, old) for name, old in tensors.items()} for kind, tensors in global_model.items()
-    }
+    return mapped(joint, global_model, *(update.body for update in updates))
 
 
 def median(values: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.core.errors import ConfigError, ContractError
+from edgesim.core.model_state import named
 from edgesim.core.price_list import CostProfile, LayerCost
 from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState
@@ -28,10 +29,7 @@ def extract(model_state: ModelState, submodel: Submodel, cost_profile: CostProfi
     channel that the model does not have.
     """
     cut = Cut(submodel, cost_profile)
-    return {
-        collection: {name: cut.kept(name, t) for name, t in tensors.items()}
-        for collection, tensors in model_state.items()
-    }
+    return named(cut.kept, model_state)
 
 
 def thinner(module: nn.Module, submodel: Submodel, cost_profile: CostProfile) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from edgesim.core.backend import Assignment
 from edgesim.core.errors import ContractError
+from edgesim.core.model_state import named
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.learning.data.dataset import Dataset
@@ -89,9 +90,9 @@ class Context:
         x, y = self._data.batch(*self._public)
         return Batch(x.to(self._device), y.to(self._device))
 
-    def copy(self, model_state: ModelState) -> ModelState:
-        """Return a copy of a model state that training may change."""
-        return copy_for(self._module, model_state)
+    def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of a model state, or of one of its collections, that training may change."""
+        return copy_for(self._module, state)
 
     @property
     def augments(self) -> bool:
@@ -238,17 +239,14 @@ class Context:
         return corners(self._module, submodel)
 
 
-def copy_for(module: nn.Module, model_state: ModelState) -> ModelState:
-    """Return a copy of a model state on the network's device, laid out in memory as the network wants it."""
+def copy_for(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a model state, or of a collection, on the network's device and in the network's layout."""
     like: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def copied(name: str, tensor: Tensor) -> Tensor:
         return torch.empty_like(like.get(name, tensor), requires_grad=False).copy_(tensor, non_blocking=True)
 
-    return {
-        collection: {name: copied(name, tensor) for name, tensor in tensors.items()}
-        for collection, tensors in model_state.items()
-    }
+    return named(copied, state)
 
 
 def load(module: nn.Module, w: ModelState) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgesim.core.method import Fn, LocalPhase, LocalRule, LocalState
+from edgesim.core.model_state import mapped
 from edgesim.core.update import ModelState
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def keep_gradient(grads: list[Tensor], local: LocalState, context: Context) -> l
 
 def kept_gradient(local: LocalState) -> dict[str, Tensor]:
     """Return the gradient that `keep_gradient` kept, by parameter. It is zero if the job took no step."""
-    return local.scratch or {name: tensor * 0.0 for name, tensor in local.weights["params"].items()}
+    return local.scratch or mapped(lambda tensor: tensor * 0.0, local.weights["params"])
 
 
 def proximal_sgd(mu: float) -> LocalRule:
@@ -65,7 +66,6 @@ def proximal_sgd(mu: float) -> LocalRule:
         return PLAIN_SGD
 
     def start(context: Context) -> LocalState:
-        anchor = context.copy({"params": context.global_model["params"]})["params"]
-        return LocalState(context.copy(context.global_model), Anchored(anchor))
+        return LocalState(context.copy(context.global_model), Anchored(context.copy(context.global_model["params"])))
 
     return LocalRule((LocalPhase(adjust_gradients=pulled_to_anchor(mu)),), on_start=start)

@@ -15,6 +15,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import CountOrZero
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, Finished, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import model_in
 from edgesim.core.peer_graph import PeerGraph, awaited, reuse_order
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Plan, Task, Wait
@@ -135,7 +136,7 @@ def sent_and_kept(local: LocalState, context: Context) -> Finished:
 
 def own_model(w: ModelState) -> ModelState:
     """Return a copy of a device's model on the CPU for the reported mean, where its message is something else."""
-    return on_cpu({kind: w[kind] for kind in ("params", "buffers")})
+    return on_cpu(model_in(w))
 
 
 def mean_of_peers(state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext) -> Aggregate:

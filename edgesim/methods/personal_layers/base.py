@@ -11,6 +11,7 @@ from edgesim.config.plugins import meant
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.model_state import replaced, selected
 from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
@@ -66,7 +67,7 @@ class PersonalLayers(FedAvg):
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the shared layers with the device's own layers, or the global model if it has none yet."""
-        return global_model if device_state is None else joined(global_model, device_state)
+        return global_model if device_state is None else replaced(global_model, device_state)
 
 
 def with_own_layers(*phases: LocalPhase) -> LocalRule:
@@ -109,14 +110,9 @@ def check_shared(own: frozenset[str], cost_profile: CostProfile, key: str) -> fr
     return own
 
 
-def joined(shared: ModelState, own: ModelState) -> ModelState:
-    """Return the model `shared` in which the tensors of `own` replace tensors of the same names."""
-    return {kind: {**tensors, **own.get(kind, {})} for kind, tensors in shared.items()}
-
-
 def _start(context: Context) -> LocalState:
     received, kept = context.global_model, context.device_state
-    return LocalState(context.copy(received if kept is None else joined(received, kept)))
+    return LocalState(context.copy(received if kept is None else replaced(received, kept)))
 
 
 def _finish(local: LocalState, context: Context) -> Finished:
@@ -125,6 +121,4 @@ def _finish(local: LocalState, context: Context) -> Finished:
     assert shared is not None
     if not is_finite(w):
         return Finished(w)
-    return Finished(
-        w, on_cpu({kind: {n: t for n, t in ts.items() if layer_of(n) not in shared} for kind, ts in w.items()})
-    )
+    return Finished(w, on_cpu(selected(w, lambda name: layer_of(name) not in shared)))
