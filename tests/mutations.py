@@ -153,7 +153,8 @@ MUTATIONS = (
         "g - local.scratch.correction[name]",
         LEARNED,
     ),
-    Mutation("FedBuff steps away", "x + self.eta_g * step[name]", "x - self.eta_g * step[name]", LEARNED),
+    Mutation("FedBuff steps away", "step, self.eta_g)", "step, -self.eta_g)", LEARNED),
+    Mutation("a sum of models forgets the weights", "sum_.add_(x, alpha=weight)", "sum_.add_(x)", LEARNED),
     Mutation("the proximal term pushes", "alpha=mu)", "alpha=-mu)", LEARNED),
     Mutation(
         "short gradients are stretched", "(norm / (total + 1e-6)).clamp(max=1.0)", "(norm / (total + 1e-6))", LEARNED

@@ -106,7 +106,7 @@ class Backend(Protocol):
         """Release processes and memory. May be called twice."""
 
 
-class Training(NamedTuple):
+class LocalTraining(NamedTuple):
     """A piece of work: an assignment. `turn`: work with a lower turn is needed earlier."""
 
     assignment: Assignment
@@ -125,7 +125,7 @@ class PersonalScoring(NamedTuple):
     models: Mapping[int, ModelState]
 
 
-Work: TypeAlias = Training | Scoring | PersonalScoring
+Work: TypeAlias = LocalTraining | Scoring | PersonalScoring
 
 
 class FuturesBackend(Backend, Protocol):

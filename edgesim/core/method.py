@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from edgesim.core.errors import ContractError
 from edgesim.core.local_sgd import LocalSGD, Training
+from edgesim.core.model_state import model_in
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Plan, Task
@@ -202,6 +203,8 @@ class Method:
     no_server_optimizer: ClassVar[str] = ""  # reason against a server optimiser after the aggregation; "": allowed
     no_update_encoding: ClassVar[str] = ""  # reason against encoding the updates of its devices; "": allowed
 
+    uses_kept_model: ClassVar[bool] = False  # the kept state of a device has the model that the device itself uses
+
     @property
     def needs_classes(self) -> str:
         """Reason why labels have to be classes and the loss cross-entropy, "" if they may be anything."""
@@ -323,11 +326,12 @@ class Method:
     # --- models of devices ----------------------------------------------------------------------------------------
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device uses, given its kept `device_state` (None: no state yet): the global model.
+        """Return the model that a device uses: the global model, or its own with `uses_kept_model`.
 
-        Among peers `global_model` is the first model, which all start from.
+        `device_state`: its kept state; None: no state yet, so the device has the global model. Among peers
+        `global_model` is the first model, which all start from.
         """
-        return global_model
+        return model_in(device_state) if self.uses_kept_model and device_state is not None else global_model
 
 
 @lru_cache(maxsize=8)  # one object for each round, as the engine identifies tasks by object

@@ -1,17 +1,12 @@
-"""Several models in one run: a bank holds numbered models beside the global model, such as one for each cluster.
-
-Each model of a bank is one collection of the global model, so that a payload can carry any choice of them.
-"""
+"""Several models in one run: a bank holds numbered models beside the global model, such as one for each cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from edgesim.core.model_state import MODEL, Mapped, named
+from edgesim.core.model_state import MODEL, Mapped, ModelState, flattened, named
 from edgesim.core.task import Payload
-from edgesim.core.update import ModelState
 from edgesim.core.view import Setting
 
 _STATISTICS = Payload(collections=frozenset({"buffers"}))
@@ -56,13 +51,3 @@ class ModelBank:
 
     def _prefix(self, number: int) -> str:
         return f"{self._collection(number)}."  # names are unique in the global model
-
-
-def flattened(model: ModelState, prefix: str) -> Mapped:
-    """Return the parameters and buffers of a model as one collection, with a prefix before their names."""
-    return {prefix + name: t for kind in MODEL for name, t in model.get(kind, {}).items()}
-
-
-def unflattened(held: Mapping[str, Any], prefix: str, like: ModelState) -> Mapped:
-    """Return the model that `flattened` put into a collection, with the names of `like` and its tensors if missing."""
-    return named(lambda name, t: held.get(prefix + name, t), like)

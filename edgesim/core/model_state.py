@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
+ModelState: TypeAlias = Mapping[str, Mapping[str, Any]]  # collection ("params", "buffers", own) -> name -> tensor
 MODEL = ("params", "buffers")  # collections of a network's own tensors
 
-Mapped = dict[str, Any]  # result of an operation: nested like the first state
+Mapped: TypeAlias = dict[str, Any]  # result of an operation: nested like the first state
 
 
 def mapped(fn: Callable[..., Any], state: Mapping[str, Any], *others: Mapping[str, Any]) -> Mapped:
@@ -69,6 +70,16 @@ def replaced(state: Mapping[str, Any], new: Mapping[str, Any]) -> Mapped:
     Collections that only `new` has are left out.
     """
     return {collection: {**tensors, **new.get(collection, {})} for collection, tensors in state.items()}
+
+
+def flattened(model: ModelState, prefix: str) -> Mapped:
+    """Return the parameters and buffers of a model as one collection, with a prefix before their names."""
+    return {prefix + name: t for kind in MODEL for name, t in model.get(kind, {}).items()}
+
+
+def unflattened(held: Mapping[str, Any], prefix: str, like: ModelState) -> Mapped:
+    """Return the model that `flattened` put into a collection, with the names of `like` and its tensors if missing."""
+    return named(lambda name, t: held.get(prefix + name, t), like)
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------

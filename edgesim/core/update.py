@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+from edgesim.core.model_state import MODEL
+from edgesim.core.model_state import ModelState as ModelState  # for modules that read updates
 from edgesim.core.task import Task
 
-ModelState: TypeAlias = Mapping[str, Mapping[str, Any]]  # collection ("params", "buffers", own) -> name -> tensor
-
-AVERAGED = frozenset({"params", "buffers"})  # collections that can be averaged in every method
+AVERAGED = frozenset(MODEL)  # collections that can be averaged in every method
 SERVER = 0  # owner of the global model
 
 

@@ -16,9 +16,9 @@ from edgesim.core.backend import (
     Assignment,
     Backend,
     FuturesBackend,
+    LocalTraining,
     Result,
     Scoring,
-    Training,
     Work,
     works_ahead,
 )
@@ -105,7 +105,7 @@ class Graph:
 
     def trained(self, id_: bytes | None, assignment: Callable[..., Assignment], *inputs: Node, turn: int = 0) -> Node:
         """Return a node of the result of an assignment; results with a lower `turn` are needed earlier."""
-        return self.worked(id_, lambda *values: Training(assignment(*values), turn), *inputs)
+        return self.worked(id_, lambda *values: LocalTraining(assignment(*values), turn), *inputs)
 
     def value(self, node: Node) -> Any:
         """Return the value of a node, computed if necessary. Raises the error of computing it.
@@ -195,7 +195,9 @@ class Graph:
         """Let a backend without futures do all ready work, with all jobs in one call."""
         nodes = [node for _, node in sorted(self._to_work)]
         works = [node._work(*_values(node)) for node in nodes if node._work is not None]
-        jobs = [(node, work.assignment) for node, work in zip(nodes, works, strict=True) if isinstance(work, Training)]
+        jobs = [
+            (node, work.assignment) for node, work in zip(nodes, works, strict=True) if isinstance(work, LocalTraining)
+        ]
         try:
             results = backend.train([assignment for _, assignment in jobs]) if jobs else []
         except Exception as error:
@@ -205,7 +207,7 @@ class Graph:
             for (node, _), result in zip(jobs, results, strict=True):
                 self._finish(node, result)
         for node, work in zip(nodes, works, strict=True):
-            if isinstance(work, Training):
+            if isinstance(work, LocalTraining):
                 continue
             try:
                 if isinstance(work, Scoring):

@@ -24,7 +24,7 @@ from edgesim.learning.models.side_by_side import SideBySide
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
-from edgesim.learning.server_networks import ServerNetwork, Spent, TrainedWeights
+from edgesim.learning.server_networks import ServerFlops, ServerNetwork, TrainedWeights
 from edgesim.learning.train.context import copy_for, load
 from edgesim.learning.train.loop import batch_order, descend, gradients
 from edgesim.learning.train.trainer import CHUNK
@@ -71,7 +71,7 @@ class Averaging:
 
 
 @dataclass
-class ServerTools(Averaging):
+class TorchServerTools(Averaging):
     """Tools of a method's server. They count the FLOPs of losses and gradients, for the server's time and energy."""
 
     module: nn.Module
@@ -80,7 +80,7 @@ class ServerTools(Averaging):
     split: Literal["train", "test"] = "test"
     rows: Tensor | None = None  # the server's samples; None: it has none
     objective: Objective = CLASSIFICATION
-    _spent: Spent = field(default_factory=Spent)
+    _spent: ServerFlops = field(default_factory=ServerFlops)
 
     @property
     def labels(self) -> Tensor:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.core.local_sgd import LocalSGD
-from edgesim.core.model_state import mapped
+from edgesim.core.model_state import ModelState, mapped
 from edgesim.core.rng import Key
-from edgesim.core.update import ModelState
 from edgesim.learning.models.build import applied
 from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.models.seeding import Stream
@@ -28,7 +27,7 @@ from edgesim.learning.train.trainer import CHUNK
 
 
 @dataclass
-class Spent:
+class ServerFlops:
     """FLOPs of a server's work so far, counted in the same way as the training steps of devices."""
 
     flops: float = 0.0
@@ -68,7 +67,7 @@ class ServerNetwork:
     """A network that runs with any given weights. Its computations are work of the server."""
 
     module: nn.Module
-    spent: Spent = field(default_factory=Spent)
+    spent: ServerFlops = field(default_factory=ServerFlops)
 
     @property
     def device(self) -> torch.device:

@@ -26,10 +26,9 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.model_state import dots, model_in, moves
+from edgesim.core.model_state import ModelState, dots, model_in, moves
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS, Order, Payload, Submodel, Task, TensorSpec
-from edgesim.core.update import ModelState
 from edgesim.core.view import Setting, Turn
 from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec.transfer import on_cpu
@@ -148,10 +147,6 @@ class AEDFL(OwnClockMethod):
 
         phase = LocalPhase(adjust_gradients=masks.masked_gradients if task.submodel.nnz else None)
         return LocalRule((phase,), on_start=partial(_mixed, staleness_a=self.staleness_a), on_finish=finish)
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device trained last, the first one if it never trained."""
-        return global_model if device_state is None else model_in(device_state)
 
 
 @lru_cache(maxsize=256)

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from edgesim.core.limits import Share
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.model_state import lerp, mapped, model_in
+from edgesim.core.model_state import ModelState, lerp, mapped, model_in
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Task
-from edgesim.core.update import ModelState
 from edgesim.core.view import Setting, View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.submodel.masks import dense_gradient
 from edgesim.learning.train.context import Batch, Context
@@ -82,8 +80,7 @@ class APFL(FedAvg):
             if not scratch.steps:  # v did not move
                 return Finished(local.weights)
             share = {"alpha": torch.tensor(scratch.share, dtype=torch.float64)}
-            kept = on_cpu({**scratch.own, "mixing": share})
-            return Finished(local.weights, kept if is_finite(kept) else None)
+            return Finished(local.weights, finite_or_none({**scratch.own, "mixing": share}))
 
         return LocalRule((LocalPhase(gradient=self._gradient),), on_start=start, on_finish=finish)
 

@@ -32,8 +32,7 @@ from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none, is_finite
 from edgesim.learning.measure.step import measure
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.server import Soft
@@ -243,8 +242,7 @@ class AugFL(Method):
             return Finished(body)
         steps = {"taken": torch.tensor(float(scratch.steps))}
         kinds = {"dual": dual, "steps": steps, "adapted": scratch.adapted, "buffers": w["buffers"]}
-        kept = on_cpu(kinds)
-        return Finished(body, kept if is_finite(kept) else None)
+        return Finished(body, finite_or_none(kinds))
 
 
 def split_sizes(samples: int, share: float, least: int = 1) -> tuple[int, int]:

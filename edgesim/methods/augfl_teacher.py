@@ -21,7 +21,7 @@ from edgesim.core.task import Task
 from edgesim.learning.measure.step import measure
 from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.models.seeding import seeded
-from edgesim.learning.server import ServerTools
+from edgesim.learning.server import TorchServerTools
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import run_local_sgd
 from edgesim.learning.train.rules import PLAIN_SGD
@@ -51,7 +51,7 @@ def teacher_network(
         raise ConfigError(f"method.{option}: {str(error).removeprefix('model.name: ')}") from error
 
 
-def taught(name: str, tools: ServerTools, sgd: LocalSGD, key: Key) -> Taught:
+def taught(name: str, tools: TorchServerTools, sgd: LocalSGD, key: Key) -> Taught:
     """Train a new network on the server's samples and return its logits of them, as in a test.
 
     The samples have to be of the training set. FLOPs are counted with the network's own cost profile. Raises

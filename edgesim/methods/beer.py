@@ -109,10 +109,6 @@ class BEER(Method):
         phase = LocalPhase(adjust_gradients=remembered)
         return LocalRule((phase,), on_start=partial(_mixed, gamma=self.gamma), on_finish=_stepped)
 
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model of a device, the first one if it never trained."""
-        return global_model if device_state is None else model_in(device_state)
-
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:

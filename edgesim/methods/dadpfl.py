@@ -19,6 +19,7 @@ from annotated_types import Ge, Lt
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor, PositiveShare, Share
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.model_state import model_in
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Plan, Task
@@ -166,6 +167,7 @@ class DADPFL(Method):
     beta: Share = 0.9
     """At most this share of a layer at once; not in the paper."""
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", feedback=True, peers="any")
+    uses_kept_model: ClassVar[bool] = True
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the numbers of weights that devices keep at first, and no pruning rounds.
@@ -208,10 +210,6 @@ class DADPFL(Method):
         phase = LocalPhase(adjust_gradients=masks.masked_gradients)
         start = partial(sparse_peers.mixed, first=self._first())
         return LocalRule((phase,), on_start=start, on_finish=self._finish)
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device trained last, the first one if it never trained."""
-        return global_model if device_state is None else sparse_peers.plain(device_state)
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -260,7 +258,7 @@ class DADPFL(Method):
             params = model["params"]
             spared = {name: pruning.spared(params[name][m], rule) for name, m in mask.items()}
             mask = {name: masks.without_smallest(params[name], m, spared[name]) for name, m in mask.items()}
-            model = sparse_peers.plain(masks.applied(model, mask)) if settings.sends == "pruned" else model
+            model = model_in(masks.applied(model, mask)) if settings.sends == "pruned" else model
         mask = sparse_peers.moved(model, mask, context, self.growth)
         keep = sparse_peers.memory(model, mask)
         distances = torch.tensor([first, now], dtype=torch.float64)

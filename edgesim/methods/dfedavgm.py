@@ -14,10 +14,9 @@ from annotated_types import Ge, Le, Lt
 
 from edgesim.core.encoding import Encoding
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState
-from edgesim.core.model_state import mapped, minus, plus
+from edgesim.core.model_state import ModelState, mapped, minus, plus
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
-from edgesim.core.update import ModelState
 from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.learning.codec.encode import uplinked
@@ -100,7 +99,7 @@ class DFedAvgM(MixingMethod):
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, as its peers know it, the first one if it never trained."""
         if device_state is None or _MOVED not in device_state:
-            return global_model if device_state is None else device_state
+            return super().personal_model(global_model, device_state)
         moved = plus(device_state["params"], device_state[_MOVED])
         return {"params": moved, "buffers": device_state["buffers"]}
 

@@ -65,6 +65,7 @@ class DisPFL(Method):
     none.
     """
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", peers="any")
+    uses_kept_model: ClassVar[bool] = True
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the number of weights that every device keeps. Raises ConfigError for a model that no mask fits."""
@@ -90,10 +91,6 @@ class DisPFL(Method):
         phase = LocalPhase(adjust_gradients=masks.masked_gradients)
         start = partial(sparse_peers.mixed, first=self._first())
         return LocalRule((phase,), on_start=start, on_finish=finish)
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device trained last, the first one if it never trained."""
-        return global_model if device_state is None else sparse_peers.plain(device_state)
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key

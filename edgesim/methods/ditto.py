@@ -15,8 +15,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState
 from edgesim.core.view import Setting, View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.rules import Anchored, pulled_to_anchor
 from edgesim.methods.fedavg import FedAvg
@@ -52,6 +51,7 @@ class Ditto(FedAvg):
     starts from the model that it receives.
     """
     needs: ClassVar[Needs] = Needs(device_state="computed")
+    uses_kept_model: ClassVar[bool] = True
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state. Raises ConfigError if one model trains for epochs and the other for steps."""
@@ -81,8 +81,7 @@ class Ditto(FedAvg):
             sent = local.scratch.sent
             if sent is None:  # the job ended before it reached its own model
                 return Finished(local.weights)
-            own = on_cpu({kind: local.weights[kind] for kind in sent})
-            return Finished(sent, own if is_finite(own) else None)
+            return Finished(sent, finite_or_none({kind: local.weights[kind] for kind in sent}))
 
         if self.proximal == "joint":
             personal = LocalPhase(adjust_gradients=pulled_to_anchor(self.lam), on_enter=_to_own_model)
@@ -95,10 +94,6 @@ class Ditto(FedAvg):
 
             personal = LocalPhase(after_step=pull, on_enter=_to_own_model)
         return LocalRule((LocalPhase(), personal), on_start=start, on_finish=finish)
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return a device's own model, the global one if it has none yet."""
-        return global_model if device_state is None else device_state
 
 
 @dataclass(slots=True)

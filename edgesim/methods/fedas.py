@@ -26,8 +26,7 @@ from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import batch_order, gradients, run_local_sgd
@@ -86,6 +85,7 @@ class FedAS(Method):
     one `"received"`. With the default a late newcomer is pulled towards the features of a random network.
     """
     needs: ClassVar[Needs] = Needs(device_state="computed")
+    uses_kept_model: ClassVar[bool] = True
 
     @property
     def needs_classes(self) -> str:
@@ -150,10 +150,6 @@ class FedAS(Method):
             heads = selected(global_model, lambda name: layer_of(name) == head)
             model = replaced(model, server.mean(heads, updates, self.update_weights(updates, server.setting)))
         return Aggregate(state, model, metrics=noted(updates, trace=traces, q=q))
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return a device's own model, the global one if it has none yet."""
-        return global_model if device_state is None else device_state
 
     def _alignment(self) -> LocalSGD:
         return LocalSGD(batch=self.align_batch, lr=self.align_lr, epochs=self.align_epochs)
@@ -236,7 +232,6 @@ def _finish(local: LocalState, context: Context) -> Finished:
     The trace is the sum over batches of the squared norm of the gradient of the mean loss, as in a test.
     """
     w = local.weights
-    own = on_cpu(model_in(w))
     key, once = context.key.at(JobStream.FISHER), LocalSGD(batch=context.task.local_sgd[0].batch, lr=0.0, epochs=1)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
     trained = context.bind(w)
@@ -245,7 +240,7 @@ def _finish(local: LocalState, context: Context) -> Finished:
         for positions in batch_order(key.at(0), len(context.shard), once, drop_single=False):
             slopes = gradients(objective_loss(w, context.batch(positions, augmenting), context), trained)
             trace += sum(float(g.double().square().sum()) for g in slopes)
-    return Finished(w, own if is_finite(own) else None, {"trace": trace})
+    return Finished(w, finite_or_none(model_in(w)), {"trace": trace})
 
 
 PLUGINS = {"fedas": FedAS}

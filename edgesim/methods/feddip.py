@@ -125,7 +125,7 @@ class FedDIP(FedAvg):
                 mask = masks.at_random(
                     {name: tuple(w["params"][name].shape) for name in counts}, counts, Key(int(config["seed"]))
                 )
-            return LocalState(w, masks.Masked(masks.laid_out(mask, w["params"])))
+            return LocalState(w, masks.UnderMask(masks.laid_out(mask, w["params"])))
 
         adjust = None if task.name == "feedback" else masks.masked_gradients
         return LocalRule((LocalPhase(gradient=_at_the_pruned, adjust_gradients=adjust),), on_start=start)

@@ -159,7 +159,7 @@ class FedDST(Method):
                 shapes = {name: tuple(w["params"][name].shape) for name in counts}
                 drawn = masks.at_random(shapes, counts, Key(int(config["seed"])))
                 mask = {name: drawn[name].to(old.device) for name, old in mask.items()}
-            return LocalState(masks.applied(w, mask), masks.Masked(mask))
+            return LocalState(masks.applied(w, mask), masks.UnderMask(mask))
 
         def readjusted(local: LocalState, context: Context, share: float) -> LocalState:
             w, old = local.weights, local.scratch.mask
@@ -167,7 +167,7 @@ class FedDST(Method):
             gradient = masks.dense_gradient(w, masks.one_batch(context, size), context)
             kept = {name: masks.pruned(w["params"][name], mask, share) for name, mask in old.items()}
             new = {name: masks.regrown(kept[name], gradient[name], masks.how_many(mask)) for name, mask in old.items()}
-            return LocalState(masks.applied(w, kept), masks.Masked(new))
+            return LocalState(masks.applied(w, kept), masks.UnderMask(new))
 
         phase = LocalPhase(adjust_gradients=masks.masked_gradients)
         last = phase

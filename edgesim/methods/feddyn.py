@@ -20,8 +20,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none, is_finite
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import clipped
 from edgesim.learning.train.rules import Anchored
@@ -87,8 +86,8 @@ class FedDyn(Method):
             ]
 
         def finish(local: LocalState, context: Context) -> Finished:
-            kept = on_cpu({"moved": minus(local.weights["params"], local.scratch.anchor)})
-            return Finished(local.weights, kept if is_finite(kept) else None)
+            moved = minus(local.weights["params"], local.scratch.anchor)
+            return Finished(local.weights, finite_or_none({"moved": moved}))
 
         return LocalRule((LocalPhase(adjust_gradients=regularised),), on_start=start, on_finish=finish)
 

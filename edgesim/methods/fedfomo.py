@@ -26,8 +26,7 @@ from edgesim.core.rng import JobStream, Key, PlanStream
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.augfl import split_sizes
@@ -85,6 +84,7 @@ class FedFomo(Method):
     """
     # plan() reads which devices have a model on the server, and their weights
     needs: ClassVar[Needs] = Needs(device_state="delivered", feedback=True)
+    uses_kept_model: ClassVar[bool] = True
     no_server_optimizer: ClassVar[str] = "has a model for each device, of which a server optimiser would move none"
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -111,9 +111,9 @@ class FedFomo(Method):
 
         def finish(local: LocalState, context: Context) -> Finished:
             start = local.scratch.start
-            kept = on_cpu({**local.weights, "start_params": start["params"], "start_buffers": start["buffers"]})
+            kept = {**local.weights, "start_params": start["params"], "start_buffers": start["buffers"]}
             weights = np.array(local.scratch.weights, dtype=np.float32)
-            return Finished(local.weights, kept if is_finite(kept) else None, {"weights": weights})
+            return Finished(local.weights, finite_or_none(kept), {"weights": weights})
 
         return LocalRule((LocalPhase(),), on_start=_start, on_finish=finish)
 
@@ -139,10 +139,6 @@ class FedFomo(Method):
             shares[place] = float(positive[: len(others)].sum()) / total if total else 0.0
         new = {**state, "known": sorted({*state["known"], *sent}), "offered": offered, "affinity": affinity}
         return Aggregate(new, {**mean, **models}, metrics=noted(updates, from_others=shares))
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device trained last, the global model if it never trained."""
-        return model_in(device_state or global_model)
 
     def _task(self, view: View, seed: int, kind: _Kind) -> Task:
         setting = view.setting

@@ -22,8 +22,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import MOST_COUNT, Count, NonNegativeFactor, PositiveFactor, PositiveShare
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.model_bank import flattened
-from edgesim.core.model_state import model_in
+from edgesim.core.model_state import flattened, model_in
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update

@@ -95,6 +95,7 @@ class FedGKT(Method):
     """Our choice. 0 leaves the metric out. In the published code devices send features of their test samples."""
     # plan() reads for which devices there are logits; timing alone does not know the server's training
     needs: ClassVar[Needs] = Needs(device_state="delivered", feedback=True)
+    uses_kept_model: ClassVar[bool] = True
     no_server_optimizer: ClassVar[str] = "averages no models, so that there is nothing to step towards"
 
     @property
@@ -191,10 +192,6 @@ class FedGKT(Method):
         held = {**global_model.get(TENSORS, {}), **{f"{_LOGITS}_{device}": logits for device, logits in own.items()}}
         new = {**state, "known": sorted({*state["known"], *own}), "server": trained}
         return Aggregate(new, {**model_in(global_model), TENSORS: held}, flops, metrics)
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return a device's own small network; until its first turn the initial one."""
-        return model_in(device_state or global_model)
 
     def _layer(self, cost_profile: Any) -> tuple[str, tuple[int, ...]]:
         """Return the layer whose outputs are sent, and the shape of one output. Raises ConfigError if none fits."""

@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.model_bank import unflattened
+from edgesim.core.model_state import ModelState, unflattened
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS, TensorSpec
-from edgesim.core.update import ModelState
 from edgesim.learning.models.build import applied, model_state_of
 from edgesim.learning.models.seeding import seeded
 

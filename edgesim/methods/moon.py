@@ -15,12 +15,10 @@ from torch import Tensor
 
 from edgesim.core.limits import NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.model_state import model_in
+from edgesim.core.model_state import ModelState, flattened, model_in
 from edgesim.core.task import Pass, Task
-from edgesim.core.update import ModelState
 from edgesim.core.view import View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.rules import PLAIN_SGD
 from edgesim.methods.fedavg import FedAvg
@@ -95,18 +93,12 @@ class Compared:
 
 def compared(received: ModelState, previous: ModelState, context: Context) -> Compared:
     """Return copies of the received model and of the device's last model."""
-    return Compared(_in_one(context.copy(received)), _in_one(context.copy(previous)))
-
-
-def _in_one(model_state: ModelState) -> dict[str, Tensor]:
-    return {**model_state["params"], **model_state["buffers"]}
+    return Compared(*(flattened(context.copy(each), "") for each in (received, previous)))
 
 
 def keep_delivered(local: LocalState, context: Context) -> Finished:
     """Return the model to send. The device keeps it too, unless it diverged."""
-    w = local.weights
-    kept = on_cpu(model_in(w))
-    return Finished(w, kept if is_finite(kept) else None)
+    return Finished(local.weights, finite_or_none(model_in(local.weights)))
 
 
 PLUGINS = {"moon": Moon}

@@ -110,7 +110,7 @@ def _start(context: Context) -> LocalState:
     mask = masks.masks_in(received) or masks.by_magnitude(context.first["params"], counts)
     whole = context.copy(masks.without_masks(received))
     mask = masks.laid_out(mask, whole["params"])
-    return LocalState(context.copy(masks.applied(whole, mask)), masks.Masked(mask))
+    return LocalState(context.copy(masks.applied(whole, mask)), masks.UnderMask(mask))
 
 
 PLUGINS = {"one_shot_pruning": OneShotPruning}

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.method import LocalState
+from edgesim.core.model_state import named
 from edgesim.core.price_list import ChannelGroup, CostProfile
 from edgesim.core.rng import JobStream
 from edgesim.core.update import Update
@@ -56,10 +57,8 @@ def of_own_classes(
             continue
         submodel = message.task.submodel
         submodel = replace(submodel, channels=(*submodel.channels, (last.name, tuple(rows.tolist()))))
-        params = {
-            name: tensor[torch.from_numpy(rows)] if layer_of(name) == last.name else tensor
-            for name, tensor in message.body["params"].items()
-        }
-        task, body = replace(message.task, submodel=submodel), {**message.body, "params": params}
-        cut.append(message._replace(task=task, body=body))
+        own = torch.from_numpy(rows)
+        params = named(lambda name, t, own=own: t[own] if layer_of(name) == last.name else t, message.body["params"])
+        body = {**message.body, "params": params}
+        cut.append(message._replace(task=replace(message.task, submodel=submodel), body=body))
     return replace(cost_profile, layers=layers, groups=groups), cut

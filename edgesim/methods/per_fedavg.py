@@ -16,13 +16,11 @@ from torch import Tensor
 
 from edgesim.core.limits import NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.model_state import mapped, plus
+from edgesim.core.model_state import ModelState, mapped, plus
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Plan, Task
-from edgesim.core.update import ModelState
 from edgesim.core.view import View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.submodel.masks import dense_gradient, one_batch
 from edgesim.learning.train.context import Batch, Context
@@ -57,6 +55,7 @@ class PerFedAvg(FedAvg):
     delta: PositiveFactor = 0.001
     """The paper does not specify this. Chosen here: small enough for the difference, large enough for float32."""
     needs: ClassVar[Needs] = Needs(device_state="computed")
+    uses_kept_model: ClassVar[bool] = True
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train. Devices with last batches of the same size share a task."""
@@ -79,10 +78,6 @@ class PerFedAvg(FedAvg):
     def local(self, task: Task) -> LocalRule:
         """Return SGD along the gradient of the loss after adaptation."""
         return LocalRule((LocalPhase(gradient=self._gradient),), on_start=_start, on_finish=self._finish)
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device adapted at its last turn, or the global model before its first turn."""
-        return global_model if device_state is None else device_state
 
     def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
         """Return the gradient of a step. w does not change."""
@@ -112,8 +107,7 @@ class PerFedAvg(FedAvg):
             return Finished(w)
         params = mapped(Tensor.detach, w["params"])
         g = _gradient(params, w, one_batch(context, last), context)
-        kept = on_cpu({"params": plus(params, g, -self.alpha), "buffers": w["buffers"]})
-        return Finished(w, kept if is_finite(kept) else None)
+        return Finished(w, finite_or_none({**w, "params": plus(params, g, -self.alpha)}))
 
 
 @dataclass(slots=True)

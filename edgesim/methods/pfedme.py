@@ -20,8 +20,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.submodel.masks import dense_gradient
 from edgesim.learning.train.context import Batch, Context
 from edgesim.methods.fedavg import FedAvg
@@ -58,6 +57,7 @@ class PFedMe(FedAvg):
     beta: PositiveFactor = 1.0
     """1 is the plain mean. Section 5.2 also has 2 and 4, which go beyond the mean and converge sooner."""
     needs: ClassVar[Needs] = Needs(device_state="computed")
+    uses_kept_model: ClassVar[bool] = True
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state. Raises ConfigError unless training is plain SGD."""
@@ -85,10 +85,6 @@ class PFedMe(FedAvg):
         old = global_model["params"]
         params = stepped(old, moves(mean.model["params"], old), self.beta)
         return mean._replace(model={**mean.model, "params": params})
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return a device's own model, or the global model if it has none yet."""
-        return global_model if device_state is None else device_state
 
     def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
         """Take the steps of theta on a batch, and return lam (w - theta)."""
@@ -120,8 +116,7 @@ def _finish(local: LocalState, context: Context) -> Finished:
     """Return w to send, and theta to keep unless it took no step or diverged."""
     if not local.scratch.moved:
         return Finished(local.weights)
-    kept = on_cpu({"params": local.scratch.theta, "buffers": local.weights["buffers"]})
-    return Finished(local.weights, kept if is_finite(kept) else None)
+    return Finished(local.weights, finite_or_none({**local.weights, "params": local.scratch.theta}))
 
 
 PLUGINS = {"pfedme": PFedMe}

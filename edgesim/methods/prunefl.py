@@ -21,19 +21,18 @@ from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.model_state import mapped, plus
+from edgesim.core.model_state import MODEL, mapped, model_in, plus
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.submodel import masks
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.rules import objective_loss
 
 _SQUARES = "squares"  # kind of the squared gradients
-_MODEL = Payload().collections
 
 
 class Seconds(NamedTuple):
@@ -111,7 +110,7 @@ class PruneFL(Method):
             # squares are whole: those of pruned weights come as extra bytes
             usual, nbytes = setting.encoding_up, setting.cost_profile.nbytes
             squares = Payload(collections=frozenset({_SQUARES}), encoding=up.encoding)
-            both = Payload(collections=_MODEL | squares.collections, encoding=up.encoding)
+            both = Payload(collections=squares.collections.union(MODEL), encoding=up.encoding)
             wanted = nbytes(up, submodel, usual) + nbytes(squares, Submodel(), usual)
             up = replace(both, extra_bytes=wanted - nbytes(both, submodel, usual))
         local_sgd = (setting.training.local_sgd(view.round),)
@@ -130,7 +129,7 @@ class PruneFL(Method):
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
         """Return the mean of the models by data size, under a new mask if devices sent their squares."""
-        models = [m._replace(body={kind: m.body[kind] for kind in m.body if kind in _MODEL}) for m in updates]
+        models = [m._replace(body=model_in(m.body)) for m in updates]
         mean = server.mean(masks.without_masks(global_model), models, self.update_weights(updates, server.setting))
         mask, squares = masks.masks_in(global_model), dict(state["squares"])  # late squares wait for the next choice
         for sent in (message.body[_SQUARES] for message in updates if _SQUARES in message.body):
@@ -239,7 +238,7 @@ def dense_flops(setting: Setting, submodel: Submodel, ids: Ids) -> Arr:
 
 
 @dataclass(slots=True)
-class _Sums(masks.Masked):
+class _Sums(masks.UnderMask):
     """Scratch of a job: the mask, the sums of gradients by parameter, and the number of samples seen."""
 
     sums: dict[str, Tensor]
@@ -273,8 +272,7 @@ def _finish(local: LocalState, context: Context) -> Finished:
     squares = plus(squares, before) if before else squares
     if context.task.name == "report":
         return Finished({**local.weights, _SQUARES: squares}, {})
-    kept = {_SQUARES: squares}
-    return Finished(local.weights, kept if is_finite(kept) else None)
+    return Finished(local.weights, finite_or_none({_SQUARES: squares}))
 
 
 PLUGINS = {"prunefl": PruneFL}

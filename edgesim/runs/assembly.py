@@ -48,7 +48,7 @@ from edgesim.world.prices.market import Market, market_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from edgesim.learning.server import ServerTools
+    from edgesim.learning.server import TorchServerTools
     from edgesim.learning.train.trainer import Trainer
 
 
@@ -171,16 +171,16 @@ class Assembly:
             metrics=written_metrics(self.scenario),
         )
 
-    def make_tools(self) -> ServerTools | None:
+    def make_tools(self) -> TorchServerTools | None:
         """Return the network, data and rows with which the method's server computes; None without a data set."""
         import torch
 
-        from edgesim.learning.server import ServerTools
+        from edgesim.learning.server import TorchServerTools
 
         if self.data is None:
             return None
         held, objective = self.server_set, self.scenario.objective.value
-        tools = ServerTools(self.module, self.data, self.setting.cost_profile, objective=objective)
+        tools = TorchServerTools(self.module, self.data, self.setting.cost_profile, objective=objective)
         return tools if held is None else replace(tools, split=held.wanted.split, rows=torch.from_numpy(held.rows))
 
 

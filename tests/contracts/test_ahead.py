@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import edgesim
-from edgesim.core.backend import Scoring, Training, Work
+from edgesim.core.backend import LocalTraining, Scoring, Work
 from edgesim.execution.backends.serial import SerialBackend
 from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import Silent, Simulation
@@ -50,7 +50,7 @@ class Ahead(SerialBackend):
             return []
         self.collected += 1
         number, work = self.held.pop(-(self.collected % 2))
-        if isinstance(work, Training):
+        if isinstance(work, LocalTraining):
             return [(number, self.train([work.assignment])[0])]
         return [(number, self.evaluate(work.model) if isinstance(work, Scoring) else
                  self.evaluate_personal(work.models))]  # fmt: skip

@@ -148,3 +148,12 @@ def test_results_keep_types_and_layouts_and_are_plain_mappings() -> None:
     assert digests.of(ms.minus(half, half)) == digests.of(
         {k: {n: t - t for n, t in ts.items()} for k, ts in half.items()}
     )
+
+
+def test_names_with_a_prefix() -> None:
+    model = {"params": {"w": torch.ones(2)}, "buffers": {"m": torch.zeros(1)}}
+    held = ms.flattened(model, "generator.")
+    assert list(held) == ["generator.w", "generator.m"]
+    other = ms.mapped(torch.ones_like, model)
+    assert ms.unflattened(held, "generator.", other) == model
+    assert ms.unflattened({}, "generator.", other) == other

@@ -8,7 +8,7 @@ from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost, Operat
 from edgesim.core.task import Pass, Submodel
 from edgesim.core.workload import update_flops
 from edgesim.learning.cost_models.measured import Measured
-from edgesim.learning.cost_models.table import Table
+from edgesim.learning.cost_models.table import TableCost
 
 # a: 4 inputs, 6 units without bias; b: 6 units, 2 outputs and their biases. One FLOP a unit between them each way.
 CARD = CostProfile(
@@ -71,7 +71,7 @@ def test_two_accounts_of_a_mask() -> None:
 
 
 def test_a_table_stays_a_share_of_the_full_model() -> None:
-    table = Table(ratios=(0.5, 1.0))
+    table = TableCost(ratios=(0.5, 1.0))
     priced = table.flops(CARD, Pass(), Submodel(width=1, channels=THIRD.channels), SAMPLES, STEPS)
     assert priced.tolist() == [0.5 * 10 * 168, 0.5 * 20 * 168]
 

@@ -20,7 +20,7 @@ from edgesim.learning.models.seeding import Stream, seeded
 from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.cohort import Cohort
 from edgesim.learning.train.probe import DEVICES, SAMPLES, probed
-from edgesim.learning.train.stacked import Descent, StackedNetwork, run_stacked_sgd
+from edgesim.learning.train.stacked import LinearStep, StackedNetwork, run_stacked_sgd
 from edgesim.learning.train.trainer import CHUNK, Trainer
 from tests.conftest import digits_scenario
 from tests.contracts.support import prepare
@@ -292,7 +292,7 @@ def test_a_layer_used_twice_does_not_descend():
     stackable, stacked = found(Twice())
     assert stackable.why_not is None
     tensors = {name: torch.stack([t.detach()] * 2) for name, t in Twice().named_parameters()}
-    assert stacked.bind(tensors, stacked.params, frozenset(), Descent(0.1)) == ["fc.weight", "fc.bias"]
+    assert stacked.bind(tensors, stacked.params, frozenset(), LinearStep(0.1)) == ["fc.weight", "fc.bias"]
     before = tensors["head.weight"].clone()
     logits = stacked(torch.rand(4, 1, 8, 8))
     grads = stacked.gradients(logits, CLASSIFICATION.slopes(logits, torch.tensor([1, 2, 3, 4])))
@@ -301,7 +301,7 @@ def test_a_layer_used_twice_does_not_descend():
 
 
 @pytest.mark.parametrize("frozen", [(), ("3",), ("1", "3"), ("5",)])
-@pytest.mark.parametrize("descent", [None, Descent(0.1), Descent(0.1, 0.9)])
+@pytest.mark.parametrize("descent", [None, LinearStep(0.1), LinearStep(0.1, 0.9)])
 def test_a_perceptron_is_trained_as_with_autograd(frozen, descent):
     """Written out backwards, a chain of linear layers and ReLUs gets the gradients, or steps, of autograd."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 8, bias=False), nn.ReLU())

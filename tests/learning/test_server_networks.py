@@ -16,7 +16,7 @@ from edgesim.core.method import ServerSet
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Submodel
 from edgesim.learning.models.seeding import seeded
-from edgesim.learning.server import ServerTools
+from edgesim.learning.server import TorchServerTools
 from edgesim.learning.train.loop import batch_order
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.assembly import assemble
@@ -49,7 +49,7 @@ def tools_of(method="Distilling", **changes):
 
 def tools_with(module):
     """Return the tools of a server whose run has this network, and no samples."""
-    return ServerTools(module, None, None)  # type: ignore[arg-type]
+    return TorchServerTools(module, None, None)  # type: ignore[arg-type]
 
 
 def loaded(module, model):

@@ -15,7 +15,7 @@ from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
 from edgesim.learning.models.transformer import TransformerChar
-from edgesim.learning.models.transformer_modules import Block, TransformerNetwork
+from edgesim.learning.models.transformer_modules import TransformerBlock, TransformerNetwork
 from edgesim.methods.fedbn import FedBN
 from edgesim.runs.network import cost_profile_of
 from tests.conftest import digits_scenario, frames, simulate_null
@@ -64,7 +64,7 @@ def in_their_order(ours: TransformerNetwork) -> list[nn.Parameter]:
     found: list[nn.Parameter] = [ours.embedding.weight, ours.positions.weight]
     for number in range(1, LAYERS + 1):
         block = ours.get_submodule(f"block{number}")
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         for layer in (block.attention.qkv, block.attention.out, block.up, block.down, block.norm1, block.norm2):
             found += [layer.weight, layer.bias]
     return [*found, ours.norm.weight, ours.norm.bias, ours.output.weight, ours.output.bias]

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.model_state import model_in
 from edgesim.core.task import Task
 from edgesim.core.update import Update
 from edgesim.learning.submodel import masks
 from edgesim.learning.submodel.pruning import PQ, spared
 from edgesim.methods.dadpfl import DADPFL, sparsity_of
-from edgesim.methods.decentralised.sparse import plain
 from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, prepare, run
@@ -34,7 +34,7 @@ PRUNING = {"name": "dadpfl", "change_below": 1e9, "b": 2, "c": 1.0, "end_round":
 def learned(simulation):
     """Return what is learned in a run: models of devices and their masks, and the mean."""
     memory = dict(sorted(simulation.learner.memory.items()))
-    models = {device: [plain(own), masks.masks_in(own)] for device, own in memory.items()}
+    models = {device: [model_in(own), masks.masks_in(own)] for device, own in memory.items()}
     return fingerprint([models, simulation.learner.weights()])
 
 

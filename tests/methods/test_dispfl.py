@@ -16,11 +16,12 @@ from torch import nn
 from edgesim.core.backend import Assignment
 from edgesim.core.encoding import Contents, Encoding
 from edgesim.core.errors import ConfigError
+from edgesim.core.model_state import model_in
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import Update
 from edgesim.learning.submodel import masks
 from edgesim.learning.train.context import Context
-from edgesim.methods.decentralised.sparse import FirstMasks, mixed, plain, share_at
+from edgesim.methods.decentralised.sparse import FirstMasks, mixed, share_at
 from edgesim.methods.dispfl import DisPFL
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import fingerprint, prepare
@@ -146,7 +147,7 @@ def test_models_and_masks_of_a_run(growth):
             assert torch.equal(result.new_device_state["params"][name], result.body["params"][name])
             assert bool((new[name] & ~mask).any()) == (job < 50 and counts[name] < mask.numel())  # until round 5
     personal = method.personal_model(backend.done[0][0].global_model, simulation.learner.memory[0])
-    assert fingerprint(personal) == fingerprint(plain(simulation.learner.memory[0]))
+    assert fingerprint(personal) == fingerprint(model_in(simulation.learner.memory[0]))
 
 
 # --- prices -----------------------------------------------------------------------------------------------------

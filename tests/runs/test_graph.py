@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.core.backend import Assignment, Result, Score, Scoring, Training
+from edgesim.core.backend import Assignment, LocalTraining, Result, Score, Scoring
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
@@ -124,7 +124,7 @@ def test_work_is_handed_over_as_soon_as_it_can_be_done() -> None:
     assert [work.assignment.job for work in backend.submitted] == [1, 2] and not both.is_made
     assert graph.value(later).body["sum"] == 101 + 102 + 5
     assert graph.value(scored)["test"].accuracy == 203.0
-    assert [work.turn for work in backend.submitted if isinstance(work, Training)] == [1, 2, 0]
+    assert [work.turn for work in backend.submitted if isinstance(work, LocalTraining)] == [1, 2, 0]
     assert graph.jobs == 3 and not unwanted.is_made
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from edgesim.core.backend import Assignment, Result, Score, Training, Work
+from edgesim.core.backend import Assignment, LocalTraining, Result, Score, Work
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory, memory_bytes
 from edgesim.core.update import ModelState
 from edgesim.execution.backends.pooled import Item, Parts, models_of, with_ids, with_models
@@ -59,7 +59,7 @@ class CohortsBackend(WorkersBackend):
     def __init__(self, trainer: Trainer, size: int, workers: int) -> None:
         """`size`: largest number of devices that one call trains. Raises as `WorkersBackend` does."""
         super().__init__(trainer, workers, partial(Cohort, size=size, memory_share=1 / workers))
-        self._waiting: list[tuple[int, Training]] = []  # by number
+        self._waiting: list[tuple[int, LocalTraining]] = []  # by number
         self._shares: deque[tuple[Item, Sequence[Assignment]]] = deque()  # of the current group, not handed out yet
         self._group: Sequence[int] = ()  # numbers of the current group
         self._begun: deque[Sequence[int]] = deque()  # numbers of work to return together
@@ -75,7 +75,7 @@ class CohortsBackend(WorkersBackend):
     def submit(self, number: int, work: Work) -> None:
         """Take a piece of work; see edgesim.core.backend.FuturesBackend."""
         super().submit(number, work)
-        if not isinstance(work, Training):
+        if not isinstance(work, LocalTraining):
             self._new.append(number)
 
     def collect(self, wait: bool) -> Sequence[tuple[int, Any]]:
@@ -95,7 +95,7 @@ class CohortsBackend(WorkersBackend):
         self._hand_out()
         return [(number, self._done.pop(number)) for number in self._begun.popleft()]
 
-    def _submit_training(self, number: int, work: Training) -> None:
+    def _submit_training(self, number: int, work: LocalTraining) -> None:
         self._waiting.append((number, work))
 
     def _begin(self) -> None:

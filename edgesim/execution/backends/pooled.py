@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from edgesim.core.backend import Assignment, PersonalScoring, Result, Score, Scoring, Training, Work
+from edgesim.core.backend import Assignment, LocalTraining, PersonalScoring, Result, Score, Scoring, Work
 from edgesim.core.errors import EdgesimError
 from edgesim.core.update import ModelState
 from edgesim.execution.processes import Pool
@@ -95,7 +95,7 @@ class PooledBackend(ABC):
 
     def submit(self, number: int, work: Work) -> None:
         """Take a piece of work; see edgesim.core.backend.FuturesBackend."""
-        if isinstance(work, Training):
+        if isinstance(work, LocalTraining):
             self._submit_training(number, work)
         elif isinstance(work, Scoring):
             spans = np.array_split(np.arange(self._chunks), min(self._workers, self._chunks))
@@ -127,7 +127,7 @@ class PooledBackend(ABC):
                 self._hand_out()
                 return done
 
-    def _submit_training(self, number: int, work: Training) -> None:
+    def _submit_training(self, number: int, work: LocalTraining) -> None:
         assignment = work.assignment
         item = self._item(number, 0, models_of(assignment), _train, None)
         rank = (float(work.turn), -self._flops(assignment), float(next(self._order)))
@@ -196,7 +196,7 @@ class PooledBackend(ABC):
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
         """Train in all processes in parallel. No other work may be in progress."""
-        return self._all([Training(each) for each in assignments])
+        return self._all([LocalTraining(each) for each in assignments])
 
     def evaluate(self, model: ModelState) -> Mapping[str, Score]:
         """Score on the test set in all processes in parallel."""

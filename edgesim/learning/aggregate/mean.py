@@ -16,6 +16,7 @@ from edgesim.core.method import Absent
 from edgesim.core.price_list import CostProfile
 from edgesim.core.update import AVERAGED, ModelState, Update
 from edgesim.learning.codec.packed import Packed, Tensors, numbers_of
+from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.submodel.slicing import Cut
 
 
@@ -74,6 +75,12 @@ def is_finite(model_state: ModelState) -> bool:
     numbers = (tensor for tensors in model_state.values() for tensor in numbers_of(tensors))
     # A finite sum has finite terms, and it takes little time.
     return all(math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all()) for tensor in numbers)
+
+
+def finite_or_none(model_state: ModelState) -> ModelState | None:
+    """Return a state that a device may keep, on the CPU. None: it has diverged, so the device keeps its old state."""
+    kept = on_cpu(model_state)
+    return kept if is_finite(kept) else None
 
 
 def not_below_0(name: str, value: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from edgesim.learning.cost_models.measured import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableCost:
     """Training cost of width i = ratio i x the measured FLOPs of the full model. Other work is measured."""
 
     ratios: Annotated[tuple[PositiveShare, ...], MinLen(1)]  # of the full model's training cost, by width
@@ -37,4 +37,4 @@ class Table:
         )
 
 
-PLUGINS = {"table": Table}
+PLUGINS = {"table": TableCost}

@@ -17,7 +17,7 @@ from edgesim.core.arrays import Ids
 from edgesim.core.metrics import LabelKind
 from edgesim.files.user_cache import array_digest, mapped
 from edgesim.learning.data.augment import Augment
-from edgesim.learning.data.normalise import Scaling
+from edgesim.learning.data.normalise import FeatureScaling
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,7 @@ class Dataset:
         input_shape: tuple[int, ...],
         augment: Augment | None = None,
         train_rows: Array | None = None,
-        scaling: Scaling | None = None,
+        scaling: FeatureScaling | None = None,
         kind: LabelKind = "classes",
         columns: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:

@@ -43,14 +43,14 @@ PRESETS: dict[Preset, Moments] = {
 }
 
 
-class Scaling(NamedTuple):
+class FeatureScaling(NamedTuple):
     """Shift and scale of features, (x - shift) / scale: float32, shape (1,) or (channels,)."""
 
     shift: np.ndarray
     scale: np.ndarray
 
 
-def scaling_of(x: np.ndarray, chosen: Preset | Moments) -> Scaling:
+def scaling_of(x: np.ndarray, chosen: Preset | Moments) -> FeatureScaling:
     """Return the scaling of an array whose last axis holds channels or features. Bytes are pixels in [0, 255].
 
     Raises ConfigError if the moments do not fit the size of the last axis.
@@ -62,10 +62,10 @@ def scaling_of(x: np.ndarray, chosen: Preset | Moments) -> Scaling:
             fitting = " or ".join(map(str, allowed))
             raise ConfigError(f"data.normalise: {key} has {len(numbers)} numbers, the data set needs {fitting}")
     unit = np.float32(255.0 if x.dtype == np.uint8 else 1.0)
-    return Scaling(unit * np.asarray(moments.mean, np.float32), unit * np.asarray(moments.std, np.float32))
+    return FeatureScaling(unit * np.asarray(moments.mean, np.float32), unit * np.asarray(moments.std, np.float32))
 
 
-def normalised(x: np.ndarray, scaling: Scaling) -> np.ndarray:
+def normalised(x: np.ndarray, scaling: FeatureScaling) -> np.ndarray:
     """Return (x - shift) / scale as a new contiguous float32 array of the same shape."""
     out = np.array(x, dtype=np.float32, order="C")
     out -= scaling.shift

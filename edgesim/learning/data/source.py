@@ -19,7 +19,7 @@ from edgesim.files.user_cache import cache_folder
 from edgesim.learning.data.augment import Augment
 from edgesim.learning.data.dataset import Dataset, Numbers
 from edgesim.learning.data.decoded import Decoded, decoded
-from edgesim.learning.data.normalise import Moments, Preset, Scaling, normalised, scaling_of
+from edgesim.learning.data.normalise import FeatureScaling, Moments, Preset, normalised, scaling_of
 
 VARIABLE = "EDGESIM_DATA"
 SYSTEM = Path("/usr/share/datasets")  # folder of Debian's dataset packages
@@ -153,7 +153,7 @@ class Source(ABC):
         copies = None if raw.copies is None else list(raw.copies)
         return Decoded(Numbers(x_train), Numbers(y_train), Numbers(x_test), Numbers(y_test), classes, copies)
 
-    def _normalised(self, split: str, x: np.ndarray, scaling: Scaling) -> np.ndarray:
+    def _normalised(self, split: str, x: np.ndarray, scaling: FeatureScaling) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):  # the error below names the sample
             normal = normalised(x, scaling)
         if not np.isfinite([normal.min(), normal.max()]).all():

@@ -35,7 +35,7 @@ def _placed(rows: Sequence[Ids], ids: Ids, devices: int) -> tuple[Ids, ...]:
     return tuple(found)
 
 
-class Pool:
+class SamplePool:
     """Pool of training samples that remembers the used ones. Mutable: it lives inside one `split` call."""
 
     def __init__(self, y: Ids, generator: np.random.Generator) -> None:

@@ -22,7 +22,7 @@ _LARGEST = float(np.finfo(np.float32).max)  # of features and labels
 _MOST_CLASSES = 10_000  # with more, the label is probably a number and not a class
 
 
-class Table:
+class LabelledTable:
     """A frame with one row per sample, and the choice of its label and feature columns."""
 
     def __init__(self, origin: str, frame: pd.DataFrame, label: Sequence[str], kind: TableLabels) -> None:

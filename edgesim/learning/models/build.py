@@ -25,7 +25,7 @@ _QUICK = 1_000_000  # numbers of a network up to which a trial run is faster tha
 _SHOWN = 3  # differences named in an error line
 
 
-class Foreign(Protocol):
+class OwnNetwork(Protocol):
     """A user's own network: a class from outside and its arguments."""
 
     @property
@@ -38,7 +38,7 @@ class Foreign(Protocol):
 
 
 def build_model(
-    plugin: ModelPlugin | Foreign,
+    plugin: ModelPlugin | OwnNetwork,
     input_shape: Sequence[int],
     classes: int,
     key: Key,
@@ -169,7 +169,7 @@ def own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from layer.named_buffers(recurse=False, remove_duplicate=False)
 
 
-def _call(plugin: Foreign) -> nn.Module:
+def _call(plugin: OwnNetwork) -> nn.Module:
     """Call a user's own class, or a function that declares that it returns a network."""
     made: Any = plugin.cls
     if not isinstance(made, type):

@@ -12,7 +12,7 @@ from edgesim.learning.models.base import sequential
 _STAGES = 4  # each of twice the channels of the one before
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
 
     def __init__(
@@ -46,8 +46,8 @@ class ResNet18(nn.Module):
         stages = [width * 2**stage for stage in range(_STAGES)]
         blocks: list[nn.Module] = []
         for stage, (enter, channels) in enumerate(zip((width, *stages), stages, strict=False)):
-            blocks.append(Block(enter, channels, 1 if stage == 0 else 2, norm, bias))
-            blocks.append(Block(channels, channels, 1, norm, bias))
+            blocks.append(ResidualBlock(enter, channels, 1 if stage == 0 else 2, norm, bias))
+            blocks.append(ResidualBlock(channels, channels, 1, norm, bias))
         self.blocks = nn.Sequential(*blocks)
         self.fc: nn.Module = nn.Linear(stages[-1], classes)
 

@@ -49,7 +49,7 @@ class CausalAttention(nn.Module):
         return mixed
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then two linear layers with GELU between them. Each part reads normalised inputs and adds to them."""
 
     def __init__(self, width: int, heads: int, expansion: int, dropout: float) -> None:
@@ -80,7 +80,7 @@ class TransformerNetwork(nn.Module):
         self.positions = Positions(positions, width)
         self.dropout = _dropout(dropout)
         for number in range(layers):
-            self.add_module(f"block{number + 1}", Block(width, heads, expansion, dropout))
+            self.add_module(f"block{number + 1}", TransformerBlock(width, heads, expansion, dropout))
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, tokens)
         for name, layer in self.named_modules():

@@ -314,7 +314,7 @@ def without_masks(model: ModelState) -> dict[str, Mapping[str, Tensor]]:
 
 
 @dataclass(slots=True)
-class Masked:
+class UnderMask:
     """Scratch of a job that trains under a mask: the kept weights of each tensor, by parameter name."""
 
     mask: Masks
@@ -326,7 +326,7 @@ def laid_out(mask: Masks, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def masked_gradients(grads: Sequence[Tensor], local: LocalState, context: Context) -> list[Tensor]:
-    """Return gradients that are zero outside the mask of the scratch, a Masked, so that SGD keeps zeros."""
+    """Return gradients that are zero outside the mask of the scratch, an UnderMask, so that SGD keeps zeros."""
     masks = local.scratch.mask
     named = zip(context.trained, grads, strict=True)
     return [zeroed(g, masks[name]) if name in masks else g for name, g in named]

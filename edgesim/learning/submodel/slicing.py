@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.core.errors import ConfigError, ContractError
-from edgesim.core.model_state import named
+from edgesim.core.model_state import ModelState, named
 from edgesim.core.price_list import CostProfile, LayerCost
 from edgesim.core.task import Submodel
-from edgesim.core.update import ModelState
 from edgesim.learning.models.build import own_tensors
 from edgesim.learning.models.trace import layer_of
 

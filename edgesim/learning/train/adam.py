@@ -11,7 +11,7 @@ from torch.optim.adam import adam
 from edgesim.core.local_sgd import LocalSGD
 
 
-class Moments:
+class AdamMoments:
     """Mean of gradients and mean of their squares, both of one shape, and the number of steps, a scalar.
 
     In a stack, the jobs that still take steps are the first rows. `first` returns their moments.
@@ -21,14 +21,14 @@ class Moments:
         self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
         self.steps = torch.zeros(())
 
-    def first(self, rows: int) -> Moments:
+    def first(self, rows: int) -> AdamMoments:
         """Return the moments of the first rows. They share memory and step count with these moments."""
-        part = object.__new__(Moments)
+        part = object.__new__(AdamMoments)
         part.mean, part.square, part.steps = self.mean[:rows], self.square[:rows], self.steps
         return part
 
 
-def adam_step(trained: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[Moments], of: LocalSGD) -> None:
+def adam_step(trained: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[AdamMoments], of: LocalSGD) -> None:
     """Take one step in place on weights and moments."""
     adam(
         list(trained), list(grads), [each.mean for each in moments], [each.square for each in moments], [],

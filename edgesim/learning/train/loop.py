@@ -18,7 +18,7 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalPhase, LocalState
 from edgesim.core.rng import Key
 from edgesim.learning.objectives.base import Objective
-from edgesim.learning.train.adam import Moments, adam_step
+from edgesim.learning.train.adam import AdamMoments, adam_step
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.rules import objective_loss
 
@@ -168,7 +168,7 @@ def _descend(trained: list[Tensor], grads: list[Tensor], kept: list[Any], local_
         return
     if local_sgd.optimizer != "sgd":
         if not kept:
-            kept += [Moments(w) for w in trained]
+            kept += [AdamMoments(w) for w in trained]
         adam_step(trained, clipped(grads, local_sgd.clip_norm), kept, local_sgd)
         return
     grads = decayed(trained, grads, local_sgd)

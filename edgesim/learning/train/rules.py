@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgesim.core.method import Fn, LocalPhase, LocalRule, LocalState
-from edgesim.core.model_state import mapped
-from edgesim.core.update import ModelState
+from edgesim.core.model_state import ModelState, mapped
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,7 +25,7 @@ from edgesim.core.update import ModelState
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.build import own_tensors
 from edgesim.learning.models.seeding import Stream
-from edgesim.learning.train.adam import Moments, adam_step
+from edgesim.learning.train.adam import AdamMoments, adam_step
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import batch_order, clipped, gradients, output_gradients
 
@@ -35,7 +35,7 @@ _MUCH = 2**14  # entries of a matrix, from which on calling oneDNN pays off
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class Descent(NamedTuple):
+class LinearStep(NamedTuple):
     """A step of plain SGD that a linear layer takes in the backward pass: w <- decay w - lr g."""
 
     lr: float
@@ -87,7 +87,9 @@ class StackedNetwork:
         for layer in self._layers:
             layer.descends = layer.calls == 1
 
-    def bind(self, tensors: Rows, trained: Sequence[str], frozen: frozenset[str], descent: Descent | None) -> list[str]:
+    def bind(
+        self, tensors: Rows, trained: Sequence[str], frozen: frozenset[str], descent: LinearStep | None
+    ) -> list[str]:
         """Use these weights. Return the names in `trained` whose gradients `gradients` returns, in the order of both.
 
         `frozen`: layers that run as in a test. `descent`: linear layers update their weights in place in every backward
@@ -140,7 +142,7 @@ class _StackedLayer(nn.Module):
         super().__init__()
         self.layer = layer
         self.names = names  # name of a tensor in the layer -> name in the network
-        self.descent: Descent | None = None
+        self.descent: LinearStep | None = None
         self.descends = False  # whether descent is allowed: a layer used twice needs its old weights
         self.calls = 0  # since the last binding
         self.tensors: dict[str, Tensor] = {}
@@ -204,7 +206,7 @@ class _Affine(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tick: Tensor, descent: Descent | None
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tick: Tensor, descent: LinearStep | None
     ) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
         ctx.descent = descent
@@ -226,7 +228,7 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return product if bias is None else product.add_(bias[:, None])  # baddbmm would copy it out first
 
 
-def _step(descent: Descent, x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def _step(descent: LinearStep, x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Take a step with the weights of a layer, given its inputs and the gradients of its outputs."""
     lr, decay = descent
     weight.baddbmm_(grad.mT, x, beta=decay, alpha=-lr)
@@ -426,11 +428,11 @@ class _Stack:
         self._bound: list[Tensor] = []
         self._momenta: list[Tensor | None] = []
         self._momentum = {n: torch.zeros_like(t) for n, t in self._all.items()} if settings.momentum else {}
-        self._moments = {n: Moments(t) for n, t in self._all.items()} if settings.optimizer != "sgd" else {}
-        self._bound_moments: list[Moments] = []
+        self._moments = {n: AdamMoments(t) for n, t in self._all.items()} if settings.optimizer != "sgd" else {}
+        self._bound_moments: list[AdamMoments] = []
         plain = not lent and not settings.moments and settings.clip_norm == math.inf
         plain = plain and settings.lr * settings.weight_decay < MOST_FACTOR
-        self._descent = Descent(settings.lr, 1.0 - settings.lr * settings.weight_decay) if plain else None
+        self._descent = LinearStep(settings.lr, 1.0 - settings.lr * settings.weight_decay) if plain else None
         if lent:
             for name, own in self._own.items():
                 for row, tensor in enumerate(own):

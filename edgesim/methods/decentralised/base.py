@@ -177,9 +177,7 @@ def check_reuse(graph: PeerGraph, reuse: int | None, hint: str = "") -> None:
 class OwnModelMethod(Method):
     """Base of methods whose devices keep models of their own. A run reports the mean of these models."""
 
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model of a device, the first model before its first job."""
-        return global_model if device_state is None else device_state
+    uses_kept_model: ClassVar[bool] = True
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key

@@ -15,9 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from edgesim.core.method import Aggregate, LocalState
+from edgesim.core.model_state import model_in
 from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
-from edgesim.core.task import Order, Pass, Payload, Submodel, Task
+from edgesim.core.task import Order, Pass, Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.core.workload import full_speed_s
@@ -31,7 +32,6 @@ Maskable: TypeAlias = Literal["2d", "authors"]
 Initial: TypeAlias = Literal["per_device", "shared"]
 Growth: TypeAlias = Literal["gradient", "random"]
 
-_MODEL = Payload().collections
 _SHORTCUTS = frozenset({"shortcut", "downsample"})  # parts of the names of their layers
 
 
@@ -155,19 +155,19 @@ def mixed(context: Context, first: FirstMasks) -> LocalState:
     kept = context.device_state
     mine = first.model(context.global_model, context.device, seed) if kept is None else kept
     mask = masks.masks_in(mine)
-    own = Update(context.device, -1, context.task, plain(mine), 0, 0, 0, {})
+    own = Update(context.device, -1, context.task, model_in(mine), 0, 0, 0, {})
     bodies = {id(m.body): m.body for m in (own, *context.received)}  # devices that never trained share one
-    good = {which for which, body in bodies.items() if is_finite(plain(body))}
+    good = {which for which, body in bodies.items() if is_finite(model_in(body))}
     usable = []
     for m in sorted([own, *context.received], key=lambda message: message.device):
-        model = plain(m.body)
+        model = model_in(m.body)
         if m is not own and m.job < 0:  # it never trained
             model["params"] = masks.Applied(m.body["params"], first.mask(m.body, m.device, seed))
         if id(m.body) in good or is_finite(model):
             usable.append(model)
-    mean = mean_of_nonzero(usable or [plain(mine)], mask)
+    mean = mean_of_nonzero(usable or [model_in(mine)], mask)
     w = context.copy(masks.applied(mean, mask))
-    return LocalState(w, masks.Masked({name: m.to(w["params"][name].device) for name, m in mask.items()}))
+    return LocalState(w, masks.UnderMask({name: m.to(w["params"][name].device) for name, m in mask.items()}))
 
 
 def moved(model: ModelState, mask: masks.Masks, context: Context, growth: Growth) -> dict[str, Tensor]:
@@ -191,11 +191,6 @@ def moved(model: ModelState, mask: masks.Masks, context: Context, growth: Growth
 def memory(model: ModelState, mask: masks.Masks) -> dict[str, dict[str, Tensor]]:
     """Return a device's model and its mask of the next round to keep, on the CPU like received messages."""
     return on_cpu(masks.with_masks(model, mask))
-
-
-def plain(model: ModelState) -> dict[str, Mapping[str, Tensor]]:
-    """Return parameters and buffers alone."""
-    return {kind: tensors for kind, tensors in model.items() if kind in _MODEL}
 
 
 # --- the reported model -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerSet
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task, TensorSpec
-from edgesim.core.update import ModelState, Update
+from edgesim.core.update import Update
 from edgesim.core.view import View
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.public import learn_public, public_logits
@@ -37,6 +37,7 @@ class PublicAnswers(Method):
 
     public_samples: Count = 500  # samples that the server and all devices have
     needs: ClassVar[Needs] = Needs(device_state="delivered", networks=True)
+    uses_kept_model: ClassVar[bool] = True
 
     @property
     def needs_classes(self) -> str:
@@ -127,10 +128,6 @@ class PublicAnswers(Method):
     def _finish(self, local: LocalState, context: Context) -> Finished:
         said = self.answer(public_logits(local.weights, context))
         return Finished({TENSORS: {ANSWERS: said}}, local.weights, own_model=local.weights)
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the device's own model, or the global model before its first job."""
-        return device_state or global_model
 
 
 def said_by(updates: Sequence[Update]) -> Tensor:

@@ -11,11 +11,10 @@ from edgesim.config.plugins import meant
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.model_state import replaced, selected
+from edgesim.core.model_state import ModelState, replaced, selected
 from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
-from edgesim.core.update import ModelState
 from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec.transfer import on_cpu

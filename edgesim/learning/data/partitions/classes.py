@@ -16,7 +16,7 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Pool, Split, require
+from edgesim.learning.data.split import SamplePool, Split, require
 
 
 def draw_classes(
@@ -31,7 +31,7 @@ def draw_classes(
     if max(numbers, default=0) > classes:
         raise ConfigError(f"{name}: needs {max(numbers)} classes, the data set has {classes}")
     require(iid * samples, len(y), "partition.samples_per_device", f"for {iid} devices")
-    pick, pool = key.at(0).numpy(), Pool(y, key.at(1).numpy())
+    pick, pool = key.at(0).numpy(), SamplePool(y, key.at(1).numpy())
     labels = [np.arange(classes)] * iid + [pick.choice(classes, number, replace=False) for number in numbers]
     return Split(tuple(pool.draw(held, samples) for held in labels))
 

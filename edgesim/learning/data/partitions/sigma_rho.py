@@ -14,7 +14,7 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, Share
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Pool, Split, alike_devices, require
+from edgesim.learning.data.split import SamplePool, Split, alike_devices, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class SigmaRho:
             )
         alike = alike_devices(self.sigma, devices)
         require(alike * self.samples_per_device, len(y_train), "partition.samples_per_device", f"for {alike} devices")
-        pool = Pool(y_train, key.at(0).numpy())
+        pool = SamplePool(y_train, key.at(0).numpy())
         iid = [pool.draw(np.arange(classes), self.samples_per_device) for _ in range(alike)]
         others, generator = devices - alike, key.at(1).numpy()
         length = self.samples_per_device // self.rho  # samples of a label, or of a shard

@@ -15,7 +15,7 @@ from edgesim.files.reading import quoted, reading
 from edgesim.files.tables import column_names, read_columns, read_frame
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.sources.digits import shipped_numbers
-from edgesim.learning.data.tables import Table, TableLabels
+from edgesim.learning.data.tables import LabelledTable, TableLabels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ class TableFile(TableSource):
         else:
             frame = read_frame(path)
         label = [self.label] if isinstance(self.label, str) else self.label
-        table = Table(str(self.path), frame, label, self.labels)
+        table = LabelledTable(str(self.path), frame, label, self.labels)
         others = [column for column in (self.user, self.split) if column is not None]
         features = table.features(self.features, [*self.ignore, *others])
         if self.split is None:
@@ -96,7 +96,7 @@ class Bundled(TableSource):
 
         x, y = self.read()
         frame = pd.DataFrame(x, columns=[f"x{place}" for place in range(x.shape[1])])
-        table = Table(self.name, frame.assign(label=y), ["label"], self.kind)
+        table = LabelledTable(self.name, frame.assign(label=y), ["label"], self.kind)
         train, test = table.split(self.test_share, self.split_seed, None)
         return table.dataset(self.name, table.features((), ()), train, test, self.standardise, self.scales_labels)
 
