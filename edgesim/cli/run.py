@@ -102,7 +102,7 @@ def _pool(scenario: Scenario, workers: int) -> str:
     """Return the override for training on worker processes."""
     if not scenario.backend.value.trains:
         raise ConfigError(f"--workers: backend {scenario.backend.name!r} trains nothing that could be shared out")
-    torch_device = json.dumps(getattr(scenario.backend.value, "device", "cpu"))
+    torch_device = json.dumps(scenario.backend.value.device)
     return f'backend={{ name = "workers", workers = {workers}, device = {torch_device} }}'
 
 

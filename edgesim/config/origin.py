@@ -121,7 +121,7 @@ def _section(given: Any, layers: Layers, path: tuple[str, ...], profile: Any, la
 
 def of_block(given: FleetBlock, section: str) -> bool:
     """Return True if a fleet block has such a section of its own, written or from its profile."""
-    return getattr(given, section) is not None
+    return dict(given)[section] is not None
 
 
 def _at(table: Any, path: Sequence[str]) -> tuple[bool, Any]:

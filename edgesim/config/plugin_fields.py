@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import (
     GetCoreSchemaHandler,
@@ -42,14 +42,18 @@ class Chosen:
         return {"name": self.name, **self.args}
 
 
-def built(plugin: Chosen, path: str, offers: Collection[str], *arguments: Any, by: str = "build") -> Any:
-    """Call the function `by` of a part, and return its object or table with all the names in `offers`.
+_Made = TypeVar("_Made")
 
-    Raises ConfigError that names the part's place `path` if a name is missing, as with a user's class that is made for
-    something else, or if a user's class raises anything but an EdgesimError.
+
+def built(plugin: Chosen, path: str, kind: type[_Made], function: Callable[..., Any], *arguments: Any) -> _Made:
+    """Call a function of a part, which has to return an instance of `kind`.
+
+    Raises ConfigError that names the part's place `path` if it returns something else, or if a user's class raises
+    anything but an EdgesimError.
     """
+    by = function.__name__
     try:
-        found = getattr(plugin.value, by)(*arguments)
+        found = function(*arguments)
     except EdgesimError:
         raise
     except Exception as error:
@@ -58,20 +62,25 @@ def built(plugin: Chosen, path: str, offers: Collection[str], *arguments: Any, b
         raise ConfigError(
             f"{path}.name: {plugin.name}.{by}() fails: {type(error).__name__}: {in_short(str(error))}"
         ) from error
-    lacks = [name for name in offers if not (name in found if isinstance(found, Mapping) else hasattr(found, name))]
-    if lacks:
-        raise ConfigError(
-            f"{path}.name: {plugin.name}.{by}() must give what {plugin.kind} parts do, it lacks {lacks[0]}"
-        )
+    if not isinstance(found, kind):
+        wanted, got = f"{kind.__module__}.{kind.__qualname__}", type(found).__name__
+        raise ConfigError(f"{path}.name: {plugin.name}.{by}() must return an instance of {wanted}, got {got}")
     return found
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A user's own class that is not a dataclass, and the keyword arguments to build it with when it is needed."""
+    """A user's own class that is not a dataclass, and the keyword arguments to build it with when it is needed.
+
+    It is a model, of which nothing else is known before it is built.
+    """
 
     cls: Any
     args: Mapping[str, Any]
+    init_from: ClassVar[None] = None
+    native_input_shape: ClassVar[None] = None
+    native_classes: ClassVar[None] = None
+    native_objective: ClassVar[None] = None
 
 
 def as_table(section: Any) -> Any:

@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -51,41 +51,6 @@ PACKAGES = {
     "backend": "edgesim.execution.backends",
 }
 
-# Functions and values that a part of each kind must offer: all of them, or any one. They are checked for a user's own
-# class, which may be made for something else. Functions are written with their arguments, whose names are free.
-ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = {
-    "data": (("load()",), all),
-    "partition": (
-        (
-            "split(y_train, y_test, devices, classes, key)",
-            "divide(data, rows, tests, devices)",
-            "counts(devices, key)",
-        ),
-        any,
-    ),
-    "model": ((), all),  # any torch.nn.Module, which is checked where torch is loaded
-    "cost": (("check(*, widths)", "flops(cost_profile, work, submodel, samples, steps)"), all),
-    "network": (("build(n, key, path)",), all),
-    "discipline": (("links(capacity_bps)",), all),
-    "energy": (("columns(n, cpu, key, path)",), all),
-    "slowdown": (("build(n, key, path)",), all),
-    "battery": (("build(n, key, path)",), all),
-    "tariff": (("unit", "steps(path)"), all),
-    "governor": (("check(cpu, path)", "choose(cycles, comm_s, deadline_s, cpu)"), all),
-    "availability": (("build(n, key, path)",), all),
-    "failure": (("build(n, key, path)",), all),
-    "peers": (("redrawn", "check(n)", "graph(online, round, key)"), all),
-    "topology": (("paths(access, key)",), all),
-    "mobility": (("moves(edge, edges, key)",), all),
-    "selection": (("check(level)", "choose(idle, level, key)"), all),
-    # a ServerOptimizer
-    "server_optimizer": (("step(kept, move)", "flops_per_parameter", "is_identity"), all),
-    # an Objective
-    "objective": (("losses(outputs, y)", "hits(outputs, y)", "some_labels(outputs)", "labels", "metrics"), all),
-    "method": ((), all),  # a Method of edgesim.core.method, whose own functions give the arguments
-    "protocol": (("protocol", "deadline_s", "check(devices, asked)", "run(session, rounds)"), all),
-    "backend": (("trains", "open(make_trainer)"), all),
-}
 RENAMED = {"coordinator": "protocol", "units": "channels"}  # keys of scenarios: old -> new
 RENAMED_VALUES = {"skip": "average_over_holders", "keep_old": "include_absent"}  # values of keys: old -> new
 _FEW = 12  # most names that an error lists
@@ -175,6 +140,33 @@ class Place(NamedTuple):
     def load(self) -> Any:
         """Return the class."""
         return getattr(importlib.import_module(self.module), self.attribute)
+
+
+# The abstract class that the parts of each kind extend. It says what they must have, and has defaults for the rest.
+ABSTRACT: Mapping[str, Place] = {
+    "data": Place("edgesim.learning.data.dataset", "DataPart"),
+    "partition": Place("edgesim.learning.data.split", "Partition"),
+    "model": Place("edgesim.learning.models.base", "ModelPlugin"),
+    "cost": Place("edgesim.core.cost_model", "CostModel"),
+    "network": Place("edgesim.world.links.base", "NetworkPart"),
+    "discipline": Place("edgesim.world.contention.base", "DisciplinePart"),
+    "energy": Place("edgesim.world.energy.base", "EnergyPart"),
+    "slowdown": Place("edgesim.world.compute.slowdowns.base", "SlowdownPart"),
+    "battery": Place("edgesim.world.batteries.base", "BatteryPart"),
+    "tariff": Place("edgesim.world.prices.base", "Tariff"),
+    "governor": Place("edgesim.world.compute.governors.dvfs", "Governor"),
+    "availability": Place("edgesim.world.availability.base", "AvailabilityPart"),
+    "failure": Place("edgesim.world.failures.base", "FailurePart"),
+    "peers": Place("edgesim.core.peer_graph", "Peers"),
+    "topology": Place("edgesim.world.topology.base", "TopologyPart"),
+    "mobility": Place("edgesim.world.mobility.base", "Mobility"),
+    "selection": Place("edgesim.core.selection", "Selection"),
+    "server_optimizer": Place("edgesim.learning.server_optimizers.base", "ServerOptimizer"),
+    "objective": Place("edgesim.learning.objectives.base", "Objective"),
+    "method": Place("edgesim.core.method", "Method"),
+    "protocol": Place("edgesim.core.protocol", "RoundProtocol"),
+    "backend": Place("edgesim.core.backend", "BackendPart"),
+}
 
 
 @cache
@@ -271,42 +263,47 @@ def _outside(kind: str, name: str) -> Any:
     if not (isinstance(found, type) or (kind == "model" and inspect.isfunction(found))):
         raise ConfigError(f"{kind}.name: {quoted(name)} must be the name of a class, found {quoted(found)}")
     OWN_CLASSES[name] = kind
-    if kind == "method":
-        from edgesim.core.method import Method  # loads NumPy, which commands that only print something do not need
-
-        if not (isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)):
-            raise ConfigError(f"method.name: {name} must be a dataclass that extends edgesim.core.method.Method")
-        own = {each: value for each, value in vars(Method).items() if inspect.isfunction(value)}
-        taken = (f"{each}({', '.join([*inspect.signature(value).parameters][1:])})" for each, value in own.items())
-        _check_functions("method", name, found, taken)
-    elif kind != "model":
-        asked, enough = ASKED[kind]
-        offered = {*dir(found), *getattr(found, "__dataclass_fields__", ())}
-        if not (dataclasses.is_dataclass(found) and enough(each.partition("(")[0] in offered for each in asked)):
-            joint = ", " if enough is all else " or "
-            raise ConfigError(f"{kind}.name: {name} must be a dataclass with {joint.join(asked)}")
-        _check_functions(kind, name, found, asked)
+    if kind != "model":  # any torch.nn.Module, which is checked where torch is loaded
+        _check_class(kind, name, found)
     return found
 
 
-def _check_functions(kind: str, name: str, found: Any, asked: Iterable[str]) -> None:
-    """Raise ConfigError if a function of a user's class cannot be called like the functions of its kind."""
-    for each in asked:
-        function, bracket, taken = each.rstrip(")").partition("(")
-        own = inspect.getattr_static(found, function, None)
-        if not bracket or own is None or function in getattr(found, "__dataclass_fields__", ()):
+def _check_class(kind: str, name: str, found: Any) -> None:
+    """Raise ConfigError unless a user's class extends the abstract class of its kind and has what this asks for."""
+    module, attribute = ABSTRACT[kind]
+    base = ABSTRACT[kind].load()
+    if not (issubclass(found, base) and dataclasses.is_dataclass(found)):
+        raise ConfigError(f"{kind}.name: {name} must be a dataclass that extends {module}.{attribute}")
+    fields = {each.name: each for each in dataclasses.fields(found)}
+    values = (each for each in inspect.get_annotations(base) if each not in (*fields, *dir(found)))
+    for each in (*sorted(found.__abstractmethods__), *values):
+        own = inspect.getattr_static(found, each, None)
+        arguments = _bare(inspect.signature(own)) if inspect.isfunction(own) else ""
+        raise ConfigError(f"{kind}.name: {name} must have {each}{arguments}, as {module}.{attribute} asks for it")
+    for each, field in fields.items():
+        if isinstance(field.default, property):
+            raise ConfigError(f"{kind}.name: {name}.{each} must have a default, as {attribute} has one")
+    for each, asked in vars(base).items():
+        own = inspect.getattr_static(found, each)
+        if each.startswith("_") or each in fields or not inspect.isfunction(asked) or own is asked:
             continue
-        if isinstance(own, property) or not callable(getattr(found, function)):
-            raise ConfigError(f"{kind}.name: {name}.{function} must be a function, found {type(own).__name__}")
-        first = [] if isinstance(own, staticmethod) else ["self"]
-        words = [*first, *filter(None, taken.split(", "))]
-        positional = words[: words.index("*")] if "*" in words else words
-        signature = inspect.signature(getattr(own, "__func__", own))
+        function = own.__func__ if isinstance(own, staticmethod | classmethod) else own
+        if not callable(function):
+            raise ConfigError(f"{kind}.name: {name}.{each} must be a function, found {type(own).__name__}")
+        first, *others = inspect.signature(asked).parameters.values()
+        taken = others if isinstance(own, staticmethod) else [first, *others]
+        positional = [one.name for one in taken if one.kind is not one.KEYWORD_ONLY]
+        named = {one.name: None for one in taken if one.kind is one.KEYWORD_ONLY}
         try:
-            signature.bind(*positional, **dict.fromkeys(words[len(positional) + 1 :]))
+            inspect.signature(function).bind(*positional, **named)
         except TypeError as error:
-            bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
-            has = signature.replace(parameters=bare, return_annotation=signature.empty)
-            raise ConfigError(
-                f"{kind}.name: {name} must have {function}({', '.join(words)}), found {function}{has}"
-            ) from error
+            wanted = _bare(inspect.Signature(taken))
+            has = _bare(inspect.signature(function), defaults=True)
+            raise ConfigError(f"{kind}.name: {name} must have {each}{wanted}, found {each}{has}") from error
+
+
+def _bare(signature: inspect.Signature, defaults: bool = False) -> inspect.Signature:
+    """Return a signature without annotations, and without default values unless `defaults` is set."""
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    bare = bare if defaults else [each.replace(default=each.empty) for each in bare]
+    return signature.replace(parameters=bare, return_annotation=signature.empty)

@@ -188,7 +188,7 @@ _PerTime: TypeAlias = Annotated[dict[str, PerTime], _ByLabel(_OF_BANDS)]
 _Payment: TypeAlias = Annotated[dict[str, Payment], _ByLabel(_OF_BANDS)]
 
 
-class Prices(StrictTable):
+class PricesTable(StrictTable):
     """Prices of a run in money and carbon. Every cost is priced at its own instant and place.
 
     A price is one value for all, or a table by label. The labels of `electricity` and `carbon` are the zones of fleet
@@ -207,7 +207,7 @@ class Prices(StrictTable):
     server_zone: str | None = None  # zone of the server, needed if there are several zones
 
     @validator(mode="after")
-    def _one_currency(self) -> Prices:
+    def _one_currency(self) -> PricesTable:
         first: tuple[str, str] | None = None
         for key, unit in self._units():
             if key in ("carbon", "embodied", "server_embodied"):
@@ -228,8 +228,7 @@ class Prices(StrictTable):
 
     def _units(self) -> Iterator[tuple[str, str]]:
         """Yield the key and the unit of every price."""
-        for key in type(self).model_fields:
-            given = getattr(self, key)
+        for key, given in self:
             for price in given.values() if isinstance(given, Mapping) else [given]:
                 if isinstance(price, Band):
                     yield key, price.unit

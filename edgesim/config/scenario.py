@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from edgesim.config.device_profiles import LAYER_KINDS, with_profile
 from edgesim.config.plugin_fields import Chosen, Foreign, PartOf, plain, refusal_at, refusal_in
-from edgesim.config.prices import Prices
+from edgesim.config.prices import PricesTable
 from edgesim.config.sections import (
     Edges,
     Encodings,
@@ -44,6 +44,7 @@ from edgesim.config.units import (
     Watts,
     refusal,
 )
+from edgesim.config.validate import sections
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import ONE_SESSION
 from edgesim.core.limits import Count, CountOrZero, PositiveNumber, PositiveShare
@@ -112,7 +113,8 @@ class Cpu(StrictTable):
 
     @validator(mode="after")
     def _both_rates(self) -> Cpu:
-        given = [name for name in LAYER_KINDS.values() if getattr(self, name) is not None]
+        own = dict(self)
+        given = [name for name in LAYER_KINDS.values() if own[name] is not None]
         missing = {"convolution_flops_per_s", "linear_flops_per_s"}.difference(given)
         if given and missing:
             raise refusal(
@@ -227,7 +229,7 @@ class Scenario(StrictTable):
     edges: Edges | None = None  # edge servers between devices and server; None: no edge servers
     encoding: Encodings = Encodings()  # encoding of the numbers of a payload
     server: Server = Server()  # speed and power of the server
-    prices: Prices | None = None  # prices in money and carbon; None: costs are not computed
+    prices: PricesTable | None = None  # prices in money and carbon; None: costs are not computed
     evaluation: Evaluation = Evaluation()  # tests of the model
     stop: Stop  # end of the run
     weights: Literal["both", "final", "best", "none"] = "both"  # models to keep in the run folder: final, best or both
@@ -257,17 +259,9 @@ class Scenario(StrictTable):
         return [{"name": f"block{i}", **b} if isinstance(b, Mapping) else b for i, b in enumerate(blocks)]
 
     @validator(mode="after")
-    def _cost_is_known(self) -> Scenario:
-        _check_currency(self.stop, self.prices, ("stop",))
-        for place, each in enumerate(self.session):
-            if each.stop is not None:
-                _check_currency(each.stop, self.prices, ("session", place, "stop"))
-        return self
-
-    @validator(mode="after")
-    def _sessions_fit(self) -> Scenario:
-        if self.session and self.edges is not None:
-            raise refusal_in(("edges",), "edge servers train for a scenario without [[session]]; leave one of both out")
+    def _sections_fit(self) -> Scenario:
+        for key, words in sections(self):
+            raise refusal_in(tuple(int(word) if word.isdecimal() else word for word in key.split(".")), words)
         blocks = [(block.name, block.count) for block in self.fleet]
         names = [each.name for each in self.session]
         for place, each in enumerate(self.session):
@@ -277,11 +271,17 @@ class Scenario(StrictTable):
                 each.spans(blocks)
             except ConfigError as error:
                 raise refusal_in(("session", place, "devices"), str(error)) from error
-            ends_s = (each.stop or self.stop).sim_time
-            if ends_s is not None and each.start >= ends_s:
-                message = f"must be before stop.sim_time, {ends_s:g} s, got {each.start:g} s"
-                raise refusal_in(("session", place, "start"), message)
         return self
+
+    @property
+    def models(self) -> tuple[Chosen, ...]:
+        """Distinct models of devices, in the order of the fleet's blocks."""
+        found: list[Chosen] = []
+        for block in self.fleet:
+            model = self.model if block.model is None else block.model
+            if model not in found:
+                found.append(model)
+        return tuple(found)
 
     @property
     def trainings(self) -> tuple[Scenario, ...]:
@@ -308,10 +308,3 @@ class Scenario(StrictTable):
         decisive = {key: value for key, value in self.canonical().items() if key not in ("backend", "weights")}
         text = json.dumps(decisive, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _check_currency(stop: Stop, prices: Prices | None, where: tuple[str | int, ...]) -> None:
-    limit, currency = stop.cost, prices and prices.currency
-    if limit is not None and currency != limit.unit:
-        known = f"the prices are in {currency}" if currency else "the section prices names none"
-        raise refusal_in(where, f"cost is {limit.values[1]:g} {limit.unit}, but {known}", limit.table())

@@ -142,8 +142,8 @@ class Stop(StrictTable):
 
     @validator(mode="after")
     def _at_least_one(self) -> Stop:
-        ends = [name for name in type(self).model_fields if name != "milestones"]
-        if all(getattr(self, name) is None for name in ends):
+        ends = {name: limit for name, limit in self if name != "milestones"}
+        if all(limit is None for limit in ends.values()):
             raise refusal(f"needs at least one of {', '.join(ends)}")
         return self
 
@@ -281,8 +281,7 @@ class SessionTable(StrictTable):
     @property
     def overrides(self) -> dict[str, Any]:
         """Values that replace those of the scenario, by key of the scenario."""
-        keys = (key for key in type(self).model_fields if key not in OWN)
-        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        return {key: value for key, value in self if key not in OWN and value is not None}
 
     @property
     def word(self) -> int:

@@ -1,9 +1,10 @@
-"""Interface of backends: the inputs of local training, its results, and the backend that carries it out."""
+"""Abstract classes of backends, the inputs of local training and its results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeGuard
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -88,20 +89,29 @@ class Result(NamedTuple):
     report: Report | None = None  # None: not requested, or nothing was trained
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Carries out local training and evaluation. The learner requests only results that are needed."""
 
-    trains: ClassVar[bool]  # False: timing only, no tensors exist
+    trains: ClassVar[bool] = True  # False: timing only, no tensors exist
 
+    @property
+    def alone(self) -> Sequence[str]:
+        """Reasons why jobs that could train together were trained one by one so far, one line each."""
+        return ()
+
+    @abstractmethod
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
         """Carry out assignments in any order, and return their results in the order of `assignments`."""
 
+    @abstractmethod
     def evaluate(self, model: ModelState) -> Mapping[str, Score]:
         """Return the scores of a global model by split name."""
 
+    @abstractmethod
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
         """Return the score of each device's model on the device's own test set."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release processes and memory. May be called twice."""
 
@@ -128,7 +138,7 @@ class PersonalScoring(NamedTuple):
 Work: TypeAlias = LocalTraining | Scoring | PersonalScoring
 
 
-class FuturesBackend(Backend, Protocol):
+class FuturesBackend(Backend):
     """A backend that works while its caller continues.
 
     `rounds_ahead`: largest number of rounds whose results may be outstanding.
@@ -136,9 +146,11 @@ class FuturesBackend(Backend, Protocol):
 
     rounds_ahead: int
 
+    @abstractmethod
     def submit(self, number: int, work: Work) -> None:
         """Take a piece of work. `number`: its identifier, higher for later submissions."""
 
+    @abstractmethod
     def collect(self, wait: bool) -> Sequence[tuple[int, Any]]:
         """Return the finished work by number: each result, or the error that the work raised.
 
@@ -147,6 +159,33 @@ class FuturesBackend(Backend, Protocol):
         """
 
 
-def works_ahead(backend: Backend) -> TypeGuard[FuturesBackend]:
-    """Return True if a backend works while its caller continues."""
-    return hasattr(backend, "submit")
+class BackendPart(ABC):
+    """A backend as a scenario names it: a frozen dataclass."""
+
+    trains: ClassVar[bool] = True  # False: timing only, no tensors exist
+    networks: ClassVar[bool] = True  # False: it trains devices of one network alone
+    device: str = "cpu"  # torch device on which it trains
+
+    @property
+    def processes(self) -> int:
+        """Number of training processes beside this one; 0: this process trains."""
+        return 0
+
+    @property
+    def rounding(self) -> str:
+        """Facts that decide the last bits of results: runs that differ in them share no cached answers."""
+        return ""
+
+    def check(self) -> None:
+        """Raise ConfigError if this machine cannot run the backend."""
+
+    def prepare(self) -> None:
+        """Begin slow preparations, such as starting processes. Called before the trainer exists."""
+
+    def alone(self) -> dict[str, Any] | None:
+        """Return the table of a backend that gives the same results in this process only. None: the backend itself."""
+        return None
+
+    @abstractmethod
+    def open(self, make_trainer: Callable[[str], Any]) -> Backend:
+        """Return the opened backend. `make_trainer`: gives a trainer whose network is on a torch device."""

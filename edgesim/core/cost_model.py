@@ -1,27 +1,37 @@
-"""Interface of cost models, which give the floating-point operations of device work."""
+"""Abstract class of cost models, which give the floating-point operations of device work."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from edgesim.core.arrays import Arr
 from edgesim.core.task import Pass, Submodel
 
 
-class CostModel(Protocol):
-    """Floating-point operations of device work."""
+class CostModel(ABC):
+    """Floating-point operations of device work: a frozen dataclass of pure functions."""
 
-    def check(self, widths: int) -> None:
+    networks: ClassVar[bool] = False  # True: it prices several networks in one run
+
+    @property
+    def charged_as(self) -> str | None:
+        """Name of the network whose prices are charged. None: those of the scenario's own."""
+        return None
+
+    def check(self, *, widths: int) -> None:
         """Raise ConfigError if a method with this many partial widths cannot be priced."""
 
+    @abstractmethod
     def flops(self, cost_profile: Any, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps."""
 
+    def amounts(
+        self, cost_profile: Any, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
+    ) -> Mapping[str, Arr] | None:
+        """Return the amount of each term of a device profile in one pass, shape (k,). One term is `flops`.
 
-@runtime_checkable
-class Itemised(Protocol):
-    """A cost model that breaks its FLOPs down by kind of layer, so that devices may have a speed for each kind."""
-
-    def amounts(self, cost_profile: Any, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Mapping[str, Arr]:
-        """Return the amount of each term of a device profile in one pass, shape (k,). One term is `flops`."""
+        None: the model knows no other term, so that devices have one speed for all layers.
+        """
+        return None

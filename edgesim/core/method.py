@@ -5,6 +5,7 @@ No torch: weights are opaque here, and the server computes with them by its tool
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -192,7 +193,7 @@ class ServerContext:
         return mean
 
 
-class Method:
+class Method(ABC):
     """Base class of federated-learning methods, a frozen dataclass of hyper-parameters and pure functions.
 
     Every function has a default, and the defaults together are FedAvg. A method overrides the functions that differ.

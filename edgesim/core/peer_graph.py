@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -88,16 +88,18 @@ class PeerGraph:
         return PeerGraph(_first(self.targets[edges], self.devices), self.sources[edges])
 
 
-class Peers(Protocol):
-    """A part that gives the peer graph of every round."""
+class Peers(ABC):
+    """Peer graphs of all rounds as a scenario names them: a frozen dataclass."""
 
     @property
     def redrawn(self) -> bool:
         """True if the graph changes from round to round even if the same devices are online."""
+        return False
 
     def check(self, n: int) -> None:
         """Raise ConfigError if no such graph of n devices exists or a device would never hear another one."""
 
+    @abstractmethod
     def graph(self, online: np.ndarray, round: int, key: Key) -> PeerGraph:
         """Return the graph of a round, counted from 0. Devices that are not `online` have no edges.
 

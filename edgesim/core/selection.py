@@ -1,7 +1,8 @@
-"""Interface of informed selection rules, with the facts that a server can know about its devices."""
+"""Abstract classes of selection rules, with the facts that a server can know about its devices."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
@@ -46,7 +47,7 @@ class Reported(NamedTuple):
     norm: Arr  # norm of the change of all parameters as one vector
 
 
-class Battery(NamedTuple):
+class StoredEnergy(NamedTuple):
     """Charge of batteries, arrays of shape (devices,), inf for devices without a battery."""
 
     stored_j: Arr
@@ -72,19 +73,45 @@ class Known:
     last: Ids  # devices whose jobs ended in the newest round, ascending
     reported: Reported | None = None  # given if the rule needs "reports"
     up_bps: Arr | None = None  # given if it needs the "channel": rate of an upload that began now
-    battery: Battery | None = None  # given if it needs the "battery"
+    battery: StoredEnergy | None = None  # given if it needs the "battery"
     state: Any = None  # state of the rule after all rounds so far
 
 
-@dataclass(frozen=True, kw_only=True)
-class Informed:
-    """Base class of selection rules that are given a Known: frozen dataclasses of pure functions.
+class Selection(ABC):
+    """A rule that chooses devices: a frozen dataclass of pure functions, as in `engine/selection/rules.py`.
 
-    `count`: number of devices selected in a round, or all idle devices if there are fewer.
+    Rules that use more than the set of idle devices extend `Informed`.
     """
 
     needs: ClassVar[frozenset[Want]] = frozenset()  # facts beside the history of jobs; others are not computed
     protocols: ClassVar[frozenset[str]] = frozenset()  # protocols that it works with; empty: all
+
+    def check(self, level: Ids) -> None:
+        """Raise ConfigError if the rule does not fit devices of these levels, shape (devices,)."""
+
+    @abstractmethod
+    def choose(self, idle: Ids, level: Any, key: Key) -> Ids:
+        """Return distinct ids of `idle`, ascending, a pure function of its arguments.
+
+        `level`: levels of all devices, shape (devices,). An `Informed` rule gets a Known in its place.
+        """
+
+    def most(self, idle: Ids, level: Ids, key: Key) -> int:
+        """Return the largest number of devices that a round selects if only `idle` are idle."""
+        return len(self.choose(idle, level, key))
+
+    def asked_share(self, devices: int) -> float | None:
+        """Return the probability with which each of `devices` idle devices is selected. None: they differ in it."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Informed(Selection):
+    """Base class of selection rules that are given a Known.
+
+    `count`: number of devices selected in a round, or all idle devices if there are fewer.
+    """
+
     weighs: ClassVar[bool] = False  # True if `weights` gives the weights of updates
 
     count: Count
@@ -96,16 +123,13 @@ class Informed:
                 f"selection.count: must be at most the {len(level)} devices of the fleet, found {self.count}"
             )
 
-    def most(self, devices: int) -> int:
-        """Return the largest number of devices that are selected from `devices` idle ones in a round."""
-        return min(self.count, devices)
+    def most(self, idle: Ids, level: Ids, key: Key) -> int:
+        """Return the largest number of devices that a round selects if only `idle` are idle."""
+        return min(self.count, len(idle))
 
+    @abstractmethod
     def choose(self, idle: Ids, known: Known, key: Key) -> Ids:
-        """Return distinct ids of `idle`, ascending, a pure function of its arguments. Every rule overrides it.
-
-        A scenario whose rule lacks it is refused before the run.
-        """
-        raise NotImplementedError
+        """Return distinct ids of `idle`, ascending, a pure function of its arguments."""
 
     def start(self, known: Known) -> Any:
         """Return the first state, before any job. None for rules without a state."""

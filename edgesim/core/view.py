@@ -81,9 +81,17 @@ class Setting:
         members, speeds = self.members, self.speeds
         if members is None:
             return self
-        own: dict[str, Any] = {
-            name: getattr(self, name)[members] for name in _BY_DEVICE if getattr(self, name) is not None
+        columns = {
+            "samples": self.samples,
+            "level": self.level,
+            "flops_per_s": self.flops_per_s,
+            "up_bps": self.up_bps,
+            "down_bps": self.down_bps,
+            "latency_s": self.latency_s,
+            "memory_bytes": self.memory_bytes,
+            "labels": self.labels,
         }
+        own: dict[str, Any] = {name: column[members] for name, column in columns.items() if column is not None}
         for column in own.values():
             column.setflags(write=False)
         if self.networks is not None:
@@ -101,7 +109,6 @@ class Setting:
         return values
 
 
-_BY_DEVICE = ("samples", "level", "flops_per_s", "up_bps", "down_bps", "latency_s", "memory_bytes", "labels")
 _WORLD = frozenset(
     {"cost", "flops_per_s", "up_bps", "down_bps", "latency_s", "memory_bytes", "deadline_s", "speeds"}
 )  # facts of a Setting that do not affect trained weights, unless a method reads them

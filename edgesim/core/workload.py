@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.cost_model import Itemised
 from edgesim.core.encoding import Contents
 from edgesim.core.price_list import profile_of
 from edgesim.core.task import Pass, Task
@@ -52,14 +51,15 @@ def flops_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Arr:
 
 def items_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mapping[str, Arr] | None:
     """Return the amount of every term of the work, or None if the cost model knows only FLOPs."""
-    if not isinstance(setting.cost, Itemised):
-        return None
     total: dict[str, Arr] = {}
     cost_profile = profile_of(setting.cost_profile, task.submodel)
     for work in _passes(task, setting):
-        for term, amount_ in setting.cost.amounts(cost_profile, work, task.submodel, samples, steps).items():
+        amounts = setting.cost.amounts(cost_profile, work, task.submodel, samples, steps)
+        if amounts is None:
+            return None
+        for term, amount_ in amounts.items():
             total[term] = total.get(term, 0.0) + amount_
-    return total
+    return total or None
 
 
 def full_speed_s(task: Task, setting: Setting, ids: Ids) -> Arr:

@@ -16,7 +16,7 @@ from edgesim.core.backend import REPORT_BYTES, REPORT_NUMBERS, Reports
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import Answer
 from edgesim.core.rng import Draws, Key
-from edgesim.core.selection import Battery, Expected, Informed, Known, Reported
+from edgesim.core.selection import Expected, Informed, Known, Reported, StoredEnergy
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.view import Setting
 from edgesim.core.workload import full_speed_s
@@ -32,7 +32,7 @@ class _Now(NamedTuple):
     now_s: float
     round: int
     up_bps: Arr | None
-    battery: Battery | None
+    battery: StoredEnergy | None
 
 
 class _Closed(NamedTuple):
@@ -102,7 +102,7 @@ class History:
                 self._last_delivered[place] = closed.round
                 self._seconds[place] = each.ended_s - each.job.sent_s
         reports = closed.reports.get()
-        numbers = np.array([getattr(reports, name) for name in REPORT_NUMBERS])
+        numbers = np.array(reports[1:])
         self._reported[:, self._place_of[reports.device]] = np.where(np.isfinite(numbers), numbers, np.nan)
         ended = np.array([each.job.device for each in closed.completions], dtype=np.int64)
         self._last = np.unique(self._place_of[ended])
@@ -133,7 +133,7 @@ class History:
             up_bps = np.divide(8.0 * model_bytes, air_s, out=np.full(len(ids), np.inf), where=air_s > 0)
         if "battery" in needs:
             stored_j, capacity_j = self._world.batteries.stored_j(now_s)
-            battery = Battery(stored_j[ids], capacity_j[ids])
+            battery = StoredEnergy(stored_j[ids], capacity_j[ids])
         return _Now(now_s, round_, up_bps, battery)
 
 

@@ -166,7 +166,7 @@ class Rounds:
         deadline_s: float,
     ) -> None:
         session, tally = self.session, self.session.tally(completions)
-        spent = totals.since(self._before)
+        spent, spending = totals.since(self._before), totals._asdict()
         self._tables["rounds"].append(
             RoundRow(
                 round=session.round,
@@ -198,7 +198,7 @@ class Rounds:
                 total_participant_j=totals.participant_j,
                 total_energy_network_j=totals.energy_network_j,
                 total_energy_server_j=totals.energy_server_j,
-                **{f"total_{name}": getattr(totals, name) for name in COSTS},
+                **{f"total_{name}": spending[name] for name in COSTS},
             )
         )
         self._before = totals

@@ -20,7 +20,6 @@ from edgesim.core.backend import (
     Result,
     Scoring,
     Work,
-    works_ahead,
 )
 
 _UNMADE = object()
@@ -149,7 +148,7 @@ class Graph:
 
     def go_on(self) -> None:
         """Take finished values from a backend with futures and give it ready work; other backends do nothing here."""
-        if works_ahead(self._backend()):
+        if isinstance(self._backend(), FuturesBackend):
             while self._step(wait=False):
                 pass
 
@@ -163,7 +162,7 @@ class Graph:
             except BaseException:  # after an interrupt the value may still be asked for
                 heappush(self._to_make, (number, node))
                 raise
-        if works_ahead(backend):
+        if isinstance(backend, FuturesBackend):
             return self._hand_over(backend, wait) or busy
         self._work_off(backend)
         return busy

@@ -14,7 +14,7 @@ from edgesim.core.update import AVERAGED, SERVER, ModelRef, ModelState, Update
 from edgesim.core.view import View
 from edgesim.execution.graph import Node
 from edgesim.execution.learner import FederatedLearner
-from edgesim.execution.pending_answer import Asked
+from edgesim.execution.pending_answer import PendingAnswer
 
 ORDER = Task(name="edge")  # the server's order to an edge server: the whole model there and back, no training steps
 
@@ -146,7 +146,7 @@ class CloudLearner(FederatedLearner):
         id_ = self.memo.name("facts of edges", made.id, [(edge, node.id) for edge, node in told], has_model)
         facts = self.graph.computed(id_, make_facts, made, *(node for _, node in told))
         wanted = [facts, made, *(edge._state for edge in self._edges), *self._kept.values()]
-        step: Asked[AggregationFacts] = self._ask(facts.id, facts, wanted)
+        step: PendingAnswer[AggregationFacts] = self._ask(facts.id, facts, wanted)
         self._round = view.round
         if used:
             self._models.release(self.model)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from edgesim.core.backend import Assignment, Backend, PersonalScoring, Result, Score, Scoring, works_ahead
+from edgesim.core.backend import Assignment, Backend, FuturesBackend, PersonalScoring, Result, Score, Scoring
 from edgesim.core.errors import ContractError
 from edgesim.core.job import Completion, Job
 from edgesim.core.learner import AggregationFacts, Answer, Ready, ServerStep
@@ -25,7 +25,7 @@ from edgesim.execution.graph import Graph, Node
 from edgesim.execution.memo import Memo
 from edgesim.execution.model_store import ModelStore
 from edgesim.execution.pending import Pending
-from edgesim.execution.pending_answer import Asked
+from edgesim.execution.pending_answer import PendingAnswer
 from edgesim.execution.report_nodes import ReportNodes
 
 _T = TypeVar("_T")
@@ -187,7 +187,7 @@ class FederatedLearner:
         reports = self._reports.node([c.job for c in used], self._pending) if self._setting.reports else None
         # kept states too, so that late jobs are trained with those of the round and hold no old model in memory
         wanted = [facts, self._state, new, *self._kept.values(), *self._messages.values()]
-        step: Asked[AggregationFacts] = self._ask(node.id, facts, wanted)
+        step: PendingAnswer[AggregationFacts] = self._ask(node.id, facts, wanted)
         if used or step.get().made_model:  # a method may make a model without any update
             self._models.release(self.model)
             self._models.put(version, new)
@@ -214,7 +214,7 @@ class FederatedLearner:
             return Ready({})
         node = self._models.get(model)
         scored = self.graph.worked(self.memo.name("scores", node.id), Scoring, node)
-        scores: Asked[Mapping[str, Score]] = self._ask(scored.id, scored, [scored])
+        scores: PendingAnswer[Mapping[str, Score]] = self._ask(scored.id, scored, [scored])
 
         def compare(found: Mapping[str, Score]) -> None:
             if "test" in found and found["test"].rank > self._best[0]:
@@ -236,13 +236,13 @@ class FederatedLearner:
 
         id_ = self.memo.name("personal", model.id, {device: node.id for device, node in kept.items()})
         scored = self.graph.worked(id_, work, model, *kept.values())
-        scores: Asked[Mapping[int, Score]] = self._ask(id_, scored, [scored])
+        scores: PendingAnswer[Mapping[int, Score]] = self._ask(id_, scored, [scored])
         return self._answer(scores)
 
     @property
     def rounds_ahead(self) -> int:
         """Number of rounds that a protocol may go on without the answers of earlier rounds."""
-        return self.backend.rounds_ahead if self.trains and works_ahead(self.backend) else 0
+        return self.backend.rounds_ahead if self.trains and isinstance(self.backend, FuturesBackend) else 0
 
     def save(self, settle: Callable[[], Any]) -> None:
         """Save the run if it is time to; `settle` gets all outstanding answers, which must come first."""
@@ -322,15 +322,15 @@ class FederatedLearner:
         """Return the FLOPs of an aggregation of these updates that are known without weights."""
         return self.method.merge_flops_of([each.job.task for each in used], self._setting) if used else 0.0
 
-    def _ask(self, id_: bytes | None, node: Node, wanted: Sequence[Node]) -> Asked[Any]:
+    def _ask(self, id_: bytes | None, node: Node, wanted: Sequence[Node]) -> PendingAnswer[Any]:
         """Return the answer with a node's value: cached, or computed with the nodes `wanted`."""
         known = self.memo.look_up(id_)
         if known is None:
             self.graph.want(wanted)
             self.graph.go_on()
-        return Asked(self.graph, self.memo, id_, self._round, known, node)
+        return PendingAnswer(self.graph, self.memo, id_, self._round, known, node)
 
-    def _answer(self, asked: Asked[_T]) -> Answer[_T]:
+    def _answer(self, asked: PendingAnswer[_T]) -> Answer[_T]:
         """Return an answer, computed at once unless the backend works in parallel."""
         if not self.rounds_ahead:
             asked.get()

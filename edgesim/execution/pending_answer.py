@@ -11,7 +11,7 @@ from edgesim.execution.memo import Memo
 _T = TypeVar("_T")
 
 
-class Asked(Generic[_T]):
+class PendingAnswer(Generic[_T]):
     """An answer that is known, or the value of `node` once computed; functions given to `then` get it on request."""
 
     def __init__(self, graph: Graph, memo: Memo, id_: bytes | None, round_: int, known: Any, node: Node) -> None:

@@ -10,7 +10,7 @@ from edgesim.core.learner import NO_REPORTS, Answer, Ready
 from edgesim.execution.graph import Graph, Node
 from edgesim.execution.memo import Memo
 from edgesim.execution.pending import Pending
-from edgesim.execution.pending_answer import Asked
+from edgesim.execution.pending_answer import PendingAnswer
 
 
 class ReportNodes:
@@ -19,7 +19,7 @@ class ReportNodes:
     def __init__(self, graph: Graph, memo: Memo) -> None:
         self._graph = graph
         self._memo = memo
-        self._outstanding: list[Asked[Reports]] = []  # answers that `get` has not returned yet
+        self._outstanding: list[PendingAnswer[Reports]] = []  # answers that `get` has not returned yet
 
     def node(self, jobs: Sequence[Job], pending: Pending) -> Node:
         """Return the node of the reports of jobs whose training has nodes."""
@@ -41,7 +41,7 @@ class ReportNodes:
         if known is None:
             self._graph.want([node])
             self._graph.go_on()
-        asked: Asked[Reports] = Asked(self._graph, self._memo, node.id, round_, known, node)
+        asked: PendingAnswer[Reports] = PendingAnswer(self._graph, self._memo, node.id, round_, known, node)
         if not ahead:
             asked.get()
         self._outstanding = [each for each in (*self._outstanding, asked) if not each.is_got]

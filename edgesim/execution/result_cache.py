@@ -47,7 +47,7 @@ _PATIENCE_S = 60.0  # longest wait for other processes that write
 _DAMAGES = (OSError, DataError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 
 
-class Held(NamedTuple):
+class AnswersHeld(NamedTuple):
     """Contents of a folder of answers: counts, and total size in bytes."""
 
     answers: int
@@ -56,7 +56,7 @@ class Held(NamedTuple):
     nbytes: int
 
 
-class Rows(Protocol):
+class ByteRows(Protocol):
     """Rows of bytes by identity."""
 
     def get(self, id_: bytes) -> bytes | None:
@@ -76,7 +76,7 @@ class Answers:
     A line on stderr reports it.
     """
 
-    def __init__(self, folder: Path, reads: bool = True, rows: Rows | None = None) -> None:
+    def __init__(self, folder: Path, reads: bool = True, rows: ByteRows | None = None) -> None:
         """Use the answers of the runs in a folder, created with the first one. `reads` False: they are replaced.
 
         `rows`: store of small answers; None: an SQLite file of the folder, which only processes of one machine may use.
@@ -153,7 +153,7 @@ class Answers:
         with suppress(OSError):  # a file that cannot be removed does no harm
             self._path(id_, _SNAPSHOTS).unlink(missing_ok=True)
 
-    def held(self) -> Held:
+    def held(self) -> AnswersHeld:
         """Return the number of answers, models and snapshots, and their size."""
         with closing(FileRows(self.folder / ROWS)) as rows:
             answers = rows.count() if (self.folder / ROWS).exists() else 0
@@ -163,7 +163,7 @@ class Answers:
                 if path.is_file():
                     nbytes[path] = path.stat().st_size
         models, snapshots = (sum(path.parent.name == kind for path in nbytes) for kind in (_WEIGHTS, _SNAPSHOTS))
-        return Held(answers, models, snapshots, sum(nbytes.values()))
+        return AnswersHeld(answers, models, snapshots, sum(nbytes.values()))
 
     def remove(self) -> None:
         """Remove the folder."""

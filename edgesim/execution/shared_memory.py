@@ -22,7 +22,7 @@ _ALIGNED = 64  # bytes; arrays begin at multiples of it
 _STEPS = 8  # block sizes between two powers of two: few sizes, so that a freed block often fits the next object
 
 
-class Block(NamedTuple):
+class MemoryBlock(NamedTuple):
     """The place of an object in shared memory."""
 
     start: int
@@ -48,7 +48,7 @@ class SharedMemory:
         self._free: dict[int, list[int]] = {}  # starts of blocks by size
         self._mapped: dict[int, mmap.mmap] = {}  # by start
 
-    def put(self, value: Any) -> Block:
+    def put(self, value: Any) -> MemoryBlock:
         """Copy an object to shared memory; tensors and contiguous arrays are copied once. Raises as pickle does."""
         buffers: list[pickle.PickleBuffer] = []
         head = io.BytesIO()
@@ -61,9 +61,9 @@ class SharedMemory:
         nbytes = -(-needed // step) * step  # at most an eighth more than the pages need
         held = self._free.get(nbytes)
         if held:
-            block = Block(held.pop(), nbytes, sizes)
+            block = MemoryBlock(held.pop(), nbytes, sizes)
         else:
-            block = Block(self._end, nbytes, sizes)
+            block = MemoryBlock(self._end, nbytes, sizes)
             self._end += nbytes
             os.ftruncate(self._file, self._end)
         view = self._view(block)
@@ -71,7 +71,7 @@ class SharedMemory:
             view[start : start + part.nbytes] = part
         return block
 
-    def get(self, block: Block, copied: bool) -> Any:
+    def get(self, block: MemoryBlock, copied: bool) -> Any:
         """Return the object in a block; without `copied` its numbers stay there and are invalid once it is freed."""
         view = self._view(block)
         if copied:
@@ -80,7 +80,7 @@ class SharedMemory:
         head, *buffers = (view[start : start + nbytes] for start, nbytes in places)
         return pickle.loads(head, buffers=buffers)
 
-    def free(self, block: Block) -> None:
+    def free(self, block: MemoryBlock) -> None:
         """Release the block of an object for reuse."""
         self._free.setdefault(block.nbytes, []).append(block.start)
 
@@ -94,7 +94,7 @@ class SharedMemory:
             os.close(self._file)
             self._file = -1
 
-    def _view(self, block: Block) -> memoryview:
+    def _view(self, block: MemoryBlock) -> memoryview:
         if block.start not in self._mapped:
             self._mapped[block.start] = mmap.mmap(self._file, block.nbytes, offset=block.start)
         return memoryview(self._mapped[block.start])

@@ -17,30 +17,35 @@ if TYPE_CHECKING:
     from edgesim.records.run import RecordedRun
 
 
-class Unit(NamedTuple):
+class DisplayUnit(NamedTuple):
     """A unit and its size in base units (s, J, bytes, FLOP, ...)."""
 
     symbol: str
     size: float
 
 
-def _prefixed(symbol: str, prefixes: str) -> tuple[Unit, ...]:
+def _prefixed(symbol: str, prefixes: str) -> tuple[DisplayUnit, ...]:
     sizes = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, " ": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-    return tuple(Unit(f"{prefix}{symbol}".strip(), sizes[prefix]) for prefix in prefixes)
+    return tuple(DisplayUnit(f"{prefix}{symbol}".strip(), sizes[prefix]) for prefix in prefixes)
 
 
 _UNITS = {
     ("flops_per_s",): _prefixed("FLOP/s", " MGTPE"),
     ("flops",): _prefixed("FLOP", " MGTPE"),
-    ("_s", "seconds"): (*_prefixed("s", "nµm "), Unit("min", 60), Unit("h", 3600), Unit("days", 86400)),
-    ("minutes",): (Unit("s", 1 / 60), Unit("min", 1), Unit("h", 60), Unit("days", 1440)),
+    ("_s", "seconds"): (
+        *_prefixed("s", "nµm "),
+        DisplayUnit("min", 60),
+        DisplayUnit("h", 3600),
+        DisplayUnit("days", 86400),
+    ),
+    ("minutes",): (DisplayUnit("s", 1 / 60), DisplayUnit("min", 1), DisplayUnit("h", 60), DisplayUnit("days", 1440)),
     ("_j", "joules"): _prefixed("J", "nµm kMGT"),
     ("_w",): _prefixed("W", "µm kMG"),
     ("_bytes",): _prefixed("B", " kMGTPE"),
     ("_bps",): _prefixed("bit/s", " kMGT"),
     ("_hz",): _prefixed("Hz", " kMG"),
 }
-_PLAIN = (Unit("", 1),)
+_PLAIN = (DisplayUnit("", 1),)
 _WORDS = {
     "sim_time_s": "simulated time",
     "energy_j": "energy",
@@ -60,7 +65,7 @@ def heading(column: str) -> str:
     return _WORDS.get(column) or _SUFFIX.sub("", column).replace("_", " ")
 
 
-def unit_for(column: str, largest: float) -> Unit:
+def unit_for(column: str, largest: float) -> DisplayUnit:
     """Return the unit in which `largest` base units, a value of this column, is a short number.
 
     It is the largest unit in which the number is at least 2, or at least 1 for units up to the base unit. A column

@@ -10,6 +10,7 @@ import numpy as np
 
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
+from edgesim.config.validate import check_labels, check_parts, check_powers, protocol_of_devices
 from edgesim.core.arrays import Ids
 from edgesim.core.attack import Attack
 from edgesim.core.errors import ConfigError
@@ -17,6 +18,7 @@ from edgesim.core.method import Method
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key, Purpose
+from edgesim.core.selection import check_wants
 from edgesim.core.view import Setting
 from edgesim.engine.limit_checks import check_finite
 from edgesim.learning.data.dataset import Dataset
@@ -28,17 +30,16 @@ from edgesim.methods.optimised import Optimised
 from edgesim.runs.network import (
     Network,
     charged_profile,
-    check_networks,
-    models_of,
+    check_models,
     network_of,
     networks_of_devices,
     together,
 )
-from edgesim.runs.objectives import check_objective, with_fitting_labels, written_metrics
+from edgesim.runs.objectives import written_metrics
 from edgesim.runs.outages import check_outages, check_prices
 from edgesim.runs.partitioning import counts_of, for_others, label_counts, members_of, partition, server_set_of
-from edgesim.runs.selection_checks import asked_at_most, check_selection, how_asked, wants_of
-from edgesim.runs.tree import edge_servers, protocol_of_devices
+from edgesim.runs.selection_checks import asked_at_most, how_asked
+from edgesim.runs.tree import edge_servers
 from edgesim.world.availability.base import Availability, all_of
 from edgesim.world.contention.network import SharedNetwork, shared_network
 from edgesim.world.failures.base import Failure, combine
@@ -63,44 +64,8 @@ def method_of_server(scenario: Scenario) -> Method:
     return Optimised(method=method, optimizer=chosen.value)
 
 
-def check_server_step(scenario: Scenario) -> None:
-    """Raise ConfigError if server optimiser or encoding of updates do not fit method, edge servers or local steps."""
-    method, chosen, encoding = scenario.method, scenario.server_optimizer, scenario.encoding
-    if chosen is not None:
-        why = ""
-        if method.value.needs.peers is not None:
-            why = f"{method.name} has no server, its devices exchange models among themselves"
-        elif scenario.edges is not None:
-            why = "the server above edge servers takes the mean of their models and nothing else"
-        elif method.value.no_server_optimizer:
-            why = f"{method.name} {method.value.no_server_optimizer}"
-        if why:
-            raise ConfigError(f"server_optimizer: {why}; leave it out, found {chosen.name}")
-    if encoding.down.of_update:
-        raise ConfigError("encoding.down: the server sends whole models, an update goes up alone; use encoding.up")
-    if encoding.up.of_update:
-        why = ""
-        if method.value.needs.peers is not None:
-            why = f"{method.name} has no server, its devices exchange whole models among themselves"
-        elif scenario.edges is not None:
-            why = "edge servers send whole models to the server above them"
-        elif method.value.no_update_encoding:
-            why = f"{method.name} {method.value.no_update_encoding}"
-        if why:
-            raise ConfigError(f"encoding.up: {why}; it can encode values, not updates")
-    if encoding.up.momentum:  # of updates: the local steps that make them must have none
-        training = scenario.training
-        why = f"as encoding.up.momentum, {encoding.up.momentum:g}, adds up steps that have none; found"
-        if training.optimizer != "sgd":
-            raise ConfigError(f"training.optimizer: must be 'sgd', {why} '{training.optimizer}'")
-        if training.momentum:
-            raise ConfigError(f"training.momentum: must be 0, {why} {training.momentum:g}")
-
-
 Load: TypeAlias = Callable[[Scenario], Dataset | None]
 Build: TypeAlias = Callable[[Scenario, Dataset | None], Network]
-
-_OF_DATA = ("kind", "classes", "input_shape", "labels")  # attributes that the result of `load` must have
 
 
 @dataclass(frozen=True)
@@ -192,8 +157,8 @@ def session_key(scenario: Scenario) -> Key:
 
 def load_data(scenario: Scenario) -> Dataset | None:
     """Return the data set of a scenario; None without one. Raises DataError if it is missing or damaged."""
-    found: Dataset | None = None if scenario.data is None else built(scenario.data, "data", _OF_DATA, by="load")
-    return found
+    chosen = scenario.data
+    return None if chosen is None else built(chosen, "data", Dataset, chosen.value.load)
 
 
 def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile | None = None) -> Network:
@@ -204,7 +169,7 @@ def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile |
     """
     key = Key(scenario.seed).at(Purpose.INIT, 0)
     shape, classes = (data.input_shape, data.classes) if data else (None, None)
-    networks, models, objective = networks_of_devices(scenario), models_of(scenario), scenario.objective.value
+    networks, models, objective = networks_of_devices(scenario), scenario.models, scenario.objective.value
     if networks is None:
         return network_of(models[0], shape, classes, key, known, objective)
     named = zip(networks.names, models, strict=True)
@@ -221,20 +186,19 @@ def assemble(
 
     Callers with many scenarios pass a `load` and a `build` that remember their results.
     """
-    check_networks(scenario)
+    check_models(scenario)
+    check_parts(scenario)
     scenario.training.check()
-    if hasattr(scenario.backend.value, "check"):
-        scenario.backend.value.check()
+    scenario.backend.value.check()
     with np.errstate(all="ignore"):  # `check_finite` refuses overflows below
         fleet = build_fleet(scenario)
     members = members_of(scenario, fleet)
-    check_selection(scenario, fleet.level if members is None else fleet.level[members])
-    _check_pairs(scenario)
-    check_server_step(scenario)
-    _check_protocol(scenario, fleet, members)
-    _check_end(scenario, fleet)
+    _check_choice(scenario, fleet, members)
+    _check_powers(scenario, fleet)
     shared = shared_network(scenario, fleet)
-    data = with_fitting_labels(scenario, load(scenario))
+    data = load(scenario)
+    if data is not None:
+        check_labels(scenario, data.name, data.kind)
     server_set = server_set_of(scenario, data)
     split, samples = partition(scenario, data, len(fleet), server_set, members)
     network = build(scenario, data)
@@ -256,7 +220,7 @@ def assemble(
         encoding_up=scenario.encoding.up,
         encoding_down=scenario.encoding.down,
         speeds=fleet.full_speed_s if fleet.itemised else None,
-        reports="reports" in wants_of(scenario),
+        reports="reports" in scenario.selection.value.needs,
         members=members,
         networks=networks_of_devices(scenario),
         asked=how_asked(scenario, fleet.level, members),
@@ -264,12 +228,14 @@ def assemble(
     check_finite(scenario, fleet, setting, shared)
     n, key = len(fleet), Key(scenario.seed)
     there = [
-        built(plugin, "availability", ("until_s", "on_from_s"), n, key.at(Purpose.AVAILABILITY, i), "availability")
+        built(plugin, path, Availability, plugin.value.build, n, key.at(Purpose.AVAILABILITY, i), path)
         for i, plugin in enumerate(scenario.availability)
+        for path in ("availability",)
     ]
     broken = [
-        built(plugin, f"failures.{i}", ("strikes",), n, key.at(Purpose.FAILURE, i), f"failures.{i}")
+        built(plugin, path, Failure, plugin.value.build, n, key.at(Purpose.FAILURE, i), path)
         for i, plugin in enumerate(scenario.failures)
+        for path in (f"failures.{i}",)
     ]
     availability, failures = all_of(there), combine(broken) if broken else None
     check_prices(fleet, setting)
@@ -284,31 +250,17 @@ def assemble(
     )  # fmt: skip
 
 
-def _check_protocol(scenario: Scenario, fleet: Fleet, members: Ids | None) -> None:
-    """Raise ConfigError if protocol, peers, failures and batteries do not fit the fleet or one another."""
-    protocol, method = scenario.protocol, scenario.method
-    n, asked = len(fleet) if members is None else len(members), asked_at_most(scenario, fleet.level, members)
-    if hasattr(protocol.value, "check") and scenario.edges is None:  # with edge servers it does not ask devices
-        protocol.value.check(n, asked)
-    among_peers = method.value.needs.peers is not None
-    if among_peers and scenario.peers is None:
-        raise ConfigError(f"peers: {method.name} needs to know who hears whom, such as peers = 'ring'")
-    if not among_peers and scenario.peers is not None:
-        raise ConfigError(f"peers: {method.name} has a server, its devices exchange nothing among themselves")
-    peers, has_batteries = scenario.peers, any(block.new_batteries is not None for block in fleet.blocks)
+def _check_choice(scenario: Scenario, fleet: Fleet, members: Ids | None) -> None:
+    """Raise ConfigError if selection, protocol or peers do not fit the devices."""
+    selection, peers = scenario.selection.value, scenario.peers
+    check_wants(selection)
+    selection.check(fleet.level if members is None else fleet.level[members])
+    n = len(fleet) if members is None else len(members)
+    if scenario.edges is None:  # with edge servers the protocol does not ask devices
+        scenario.protocol.value.check(n, asked_at_most(scenario, fleet.level, members))
     if peers is not None:
         peers.value.check(n)
-        if peers.value.redrawn and method.value.needs.peers == "fixed":
-            raise ConfigError(
-                f"peers.name: {peers.name} is drawn anew every round, a graph that {method.name} "
-                "cannot use: its devices keep something of each neighbour's; use a fixed one, such as ring or expander"
-            )
-        method.value.check_peers(_peer_graph(scenario, n))
-        for i, plugin in enumerate(scenario.failures):
-            if not getattr(plugin.value, "among_peers", True):
-                raise ConfigError(f"failures.{i}.name: {plugin.name} needs a server, found peers")
-    if has_batteries and (fleet.sleep_w != fleet.idle_w).any():
-        raise ConfigError("energy.sleep: a device with a battery draws idle power while it is on; leave sleep out")
+        scenario.method.value.check_peers(_peer_graph(scenario, n))
 
 
 def _peer_graph(scenario: Scenario, n: int) -> PeerGraph:
@@ -316,35 +268,14 @@ def _peer_graph(scenario: Scenario, n: int) -> PeerGraph:
     assert scenario.peers is not None
     key, online = session_key(scenario).at(Purpose.PEERS), np.ones(n, dtype=bool)
     of_round = key.at(0) if scenario.peers.value.redrawn else key
-    graph: PeerGraph = built(scenario.peers, "peers", ("first", "sources"), online, 0, of_round, by="graph")
-    return graph
+    return built(scenario.peers, "peers", PeerGraph, scenario.peers.value.graph, online, 0, of_round)
 
 
-def _check_end(scenario: Scenario, fleet: Fleet) -> None:
-    """Raise ConfigError if no stop rule can ever be met."""
-    stop, server = scenario.stop, scenario.server
+def _check_powers(scenario: Scenario, fleet: Fleet) -> None:
+    """Raise ConfigError if the powers of the fleet do not fit batteries, or no stop rule can ever be met."""
+    server = scenario.server
     powers_w: list[Any] = [fleet.idle_w, fleet.sleep_w, fleet.transmit_w, fleet.receive_w, fleet.j_per_bit]
     powers_w += [server.idle, server.busy]
     powers_w += [power for block in fleet.blocks for power in (block.cpu.capacitance, block.cpu.static_w)]
-    by_accuracy = (stop.accuracy is not None or bool(stop.metric)) and scenario.backend.value.trains
-    by_energy = stop.energy is not None and any(np.any(power_w) for power_w in powers_w)
-    if stop.rounds is None and stop.sim_time is None and not (by_accuracy or by_energy):
-        raise ConfigError(
-            "stop: would never end, as the null backend has no accuracy and energy 'none' spends nothing; "
-            "add rounds or sim_time"
-        )
-
-
-def _check_pairs(scenario: Scenario) -> None:
-    """Raise ConfigError if method, objective, protocol and backend cannot work together."""
-    check_objective(scenario)
-    key, chosen = protocol_of_devices(scenario)
-    needs, protocol = scenario.method.value.needs, chosen.value.protocol
-    if protocol not in needs.protocols:
-        raise ConfigError(
-            f"{key}.name: {scenario.method.name} runs on {', '.join(sorted(needs.protocols))}, found {protocol}"
-        )
-    if scenario.backend.value.trains:
-        return
-    if needs.feedback:
-        raise ConfigError(f"backend.name: {scenario.method.name} plans from training results, which null does not have")
+    sleeps = bool((fleet.sleep_w != fleet.idle_w).any())
+    check_powers(scenario, sleeps=sleeps, draws_power=any(np.any(power_w) for power_w in powers_w))

@@ -14,7 +14,6 @@ from edgesim.files.code_identity import identity, named_files_digest
 from edgesim.files.loaded_code import Unidentified
 from edgesim.runs.assembly import Assembly
 from edgesim.runs.fingerprint import REPORTING
-from edgesim.runs.network import models_of
 from edgesim.runs.objectives import written_metrics
 
 # Keys of a scenario that do not decide trained weights: devices, links and protocols affect training only through
@@ -48,13 +47,13 @@ def facts_of(parts: Assembly) -> bytes:
     wanted_metrics = written_metrics(scenario)
     setting, backend = parts.setting, scenario.backend.value
     split, server_set, networks = parts.split, parts.server_set, setting.networks
-    models = [model.table() for model in models_of(scenario)]
+    models = [model.table() for model in scenario.models]
     if (
         parts.named_files is not None
         and named_files_digest((parts.of_all or scenario).canonical()) != parts.named_files
     ):
         raise Unidentified("a file that the scenario names changed while the run began")
-    torch_device = getattr(backend, "device", "cpu")
+    torch_device = backend.device
     accelerators: list[str] = []
     if torch.device(torch_device) != torch.device("cpu"):
         accelerators = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
@@ -73,7 +72,7 @@ def facts_of(parts: Assembly) -> bytes:
             None if server_set is None else server_set.rows,
         ],
         torch_device,
-        getattr(backend, "rounding", ""),
+        backend.rounding,
         _plain(code),
         *(("reports",) if setting.reports else ()),  # training returns them
         # random streams and members follow from the session

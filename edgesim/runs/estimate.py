@@ -153,10 +153,10 @@ def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
     and the means are scaled to a merge of the scenario. Where batteries may end the run, the trial is the whole run,
     as far as it comes in _TRIAL_S seconds of this host.
     """
-    scenario, devices, ratio = parts.scenario, parts.setting.devices, 1.0  # ratio: rounds of the trial per real one
-    if hasattr(scenario.protocol.value, "with_fewer"):
-        fewer, ratio = scenario.protocol.value.with_fewer(max(_UPDATES, 4 * devices), devices)
-        scenario = scenario.model_copy(update={"protocol": replace(scenario.protocol, value=fewer)})
+    scenario, devices = parts.scenario, parts.setting.devices
+    # ratio: rounds of the trial per real one
+    fewer, ratio = scenario.protocol.value.with_fewer(max(_UPDATES, 4 * devices), devices)
+    scenario = scenario.model_copy(update={"protocol": replace(scenario.protocol, value=fewer)})
     given, feedback = scenario.stop, scenario.method.value.needs.feedback
     limit = min(ceil((given.rounds or _ROUNDS) * ratio), _ROUNDS, _JOBS // max(1, asked))
     stop = Stop(rounds=1 if feedback else max(1, limit))
@@ -227,7 +227,7 @@ def _totals(parts: Assembly, typical: _Round, speed: Callable[[Assembly], float]
         samples = 0 if parts.data is None else len(parts.data.labels("test"))
         evaluations = -(-rounds // parts.scenario.evaluation.every)
         evaluation_flops = float(evaluations * samples * own.forward_flops())
-        at_once = min(max(1, getattr(backend, "processes", 0)), os.cpu_count() or 1)
+        at_once = min(max(1, backend.processes), os.cpu_count() or 1)
         # as if workers did not slow each other down
         trained_s = (own_flops + evaluation_flops) / (at_once * (speed or host_flops_per_s)(parts))
         models_bytes = 2 * _model_bytes(parts)  # the last and the best model
@@ -248,7 +248,7 @@ def _totals(parts: Assembly, typical: _Round, speed: Callable[[Assembly], float]
 
 def host_flops_per_s(parts: Assembly) -> float:
     """Measure the speed of one worker, in FLOP/s: plain SGD on the largest local data set, for about a second."""
-    torch_device = getattr(parts.scenario.backend.value, "device", "cpu")
+    torch_device = parts.scenario.backend.value.device
     backend = Serial(device=torch_device).open(lambda name: replace(parts.make_trainer(name), method=FedAvg()))
     setting, device = parts.setting, int(parts.setting.samples.argmax())
     job = Assignment(
@@ -289,7 +289,7 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
     network = model + max(
         evaluating, cost_profile.memory_bytes(Submodel(), training.batch, training.local_sgd(0).moments).total
     )
-    others = getattr(backend, "processes", 0)
+    others = backend.processes
     return int(held + (1 + others) * PROCESS_BYTES + (1 + jobs) * model + max(1, others) * network)
 
 

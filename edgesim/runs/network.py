@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from edgesim.config.plugin_fields import Chosen, PartOf
-from edgesim.config.plugins import is_outside, plugins_of
+from edgesim.config.plugins import is_outside
 from edgesim.config.scenario import Foreign, Scenario
 from edgesim.config.units import reason
 from edgesim.core.errors import ConfigError
@@ -25,7 +25,6 @@ from edgesim.files.code_identity import identity
 from edgesim.files.code_walk import settings_of
 from edgesim.files.loaded_code import Unidentified
 from edgesim.files.user_cache import PROFILES, keep_table, kept_table
-from edgesim.learning.cost_models.measured import Measured
 from edgesim.learning.cost_models.priced_as import As, charged
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.base import ModelPlugin
@@ -116,7 +115,7 @@ def charged_profile(scenario: Scenario, own: CostProfile, data: Dataset | None) 
         except ValidationError as error:
             raise ConfigError(f"cost.{name}: {reason(error)}") from error
         shape, classes = cost.input_shape, cost.classes
-        if not hasattr(model.value, "native_input_shape") and data is not None:
+        if model.value.native_input_shape is None and data is not None:
             shape, classes = shape or data.input_shape, classes or data.classes
         found.append(network_of(model, shape, classes, key, objective=scenario.objective.value).cost_profile)
     return charged(own, found[0], found[1], scenario.training.batch)
@@ -153,15 +152,15 @@ def measured(
 def _input_of(
     model: Any, name: str, shape: tuple[int, ...] | None, classes: int | None, remedy: str = "give a data set"
 ) -> tuple[tuple[int, ...], int]:
-    shape = shape or getattr(model, "native_input_shape", None)
-    classes = classes or getattr(model, "native_classes", None)
+    shape = shape or model.native_input_shape
+    classes = classes or model.native_classes
     if shape is None or classes is None:
         raise ConfigError(f"model.name: {name} has no input shape or classes of its own; {remedy}")
     return shape, classes
 
 
 def _objective_of(model: Any, objective: Objective | None) -> Objective:
-    found: Objective = getattr(model, "native_objective", CLASSIFICATION) if objective is None else objective
+    found: Objective = objective or model.native_objective or CLASSIFICATION
     return found
 
 
@@ -195,21 +194,12 @@ def _identity(
     }
 
 
-def models_of(scenario: Scenario) -> list[Chosen]:
-    """Return the distinct models of devices, in the order of the fleet's blocks."""
-    found: list[Chosen] = []
-    for model in _of_blocks(scenario):
-        if model not in found:
-            found.append(model)
-    return found
-
-
 def networks_of_devices(scenario: Scenario) -> Networks | None:
     """Return the network of each device; None if all devices have the same."""
-    models = models_of(scenario)
+    models = scenario.models
     if len(models) == 1:
         return None
-    places = [models.index(model) for model in _of_blocks(scenario)]
+    places = [models.index(block.model or scenario.model) for block in scenario.fleet]
     of_devices = np.repeat(np.array(places), [block.count for block in scenario.fleet])
     of_devices.setflags(write=False)
     return Networks(tuple(labels_of([model.name for model in models])), of_devices)
@@ -227,32 +217,8 @@ def together(networks: Mapping[str, Network]) -> Network:
     return Network(side_by_side({name: network.cost_profile for name, network in networks.items()}), make)
 
 
-def check_networks(scenario: Scenario) -> None:
-    """Raise ConfigError if a model is no model, or several networks meet a part that supports only one."""
-    models = models_of(scenario)
-    for model in models:
+def check_models(scenario: Scenario) -> None:
+    """Raise ConfigError if a model is no model."""
+    for model in scenario.models:
         if not isinstance(model.value, ModelPlugin | Foreign):
             raise ConfigError(f"model.name: {model.name} must be a torch.nn.Module or a dataclass of ModelPlugin")
-    if len(models) == 1:
-        return
-    key = next(f"fleet.{place}.model" for place, block in enumerate(scenario.fleet) if block.model is not None)
-    found = " and ".join(model.name for model in models)
-    method = scenario.method
-    if not method.value.needs.networks:
-        methods: Mapping[str, Any] = plugins_of("method")
-        others = ", ".join(sorted(name for name, cls in methods.items() if cls.needs.networks))
-        raise ConfigError(
-            f"{key}: {method.name} trains one network for all devices, found {found}; methods for several: {others}"
-        )
-    for what, there in (
-        ("peers", scenario.peers is not None),
-        ("edges", scenario.edges is not None),
-        (f"backend.name: {scenario.backend.name}", not getattr(scenario.backend.value, "networks", True)),
-        (f"cost.name: {scenario.cost.name}", not isinstance(scenario.cost.value, Measured)),
-    ):
-        if there:
-            raise ConfigError(f"{key}: several networks ({found}) do not go with {what}; leave one of both out")
-
-
-def _of_blocks(scenario: Scenario) -> list[Chosen]:
-    return [scenario.model if block.model is None else block.model for block in scenario.fleet]

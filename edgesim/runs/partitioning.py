@@ -14,10 +14,7 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split, local_tests
 from edgesim.learning.server_rows import ServerRows, draw_server_rows
-from edgesim.runs.selection_checks import wants_of
 from edgesim.world.fleet import Fleet
-
-_SPLIT = ("train", "test", "samples")  # attributes that the result of a partition must have
 
 
 def server_set_of(scenario: Scenario, data: Dataset | None) -> ServerRows | None:
@@ -63,22 +60,16 @@ def partition(
     All samples go to the `members`, as if there were no other devices.
     """
     chosen, key = scenario.partition, Key(_data_seed(scenario))
-    plugin, count = chosen.value, devices if members is None else len(members)
-    if hasattr(plugin, "counts"):
-        split, samples = None, built(chosen, "partition", ("shape",), count, key.at(Purpose.DATA), by="counts")
-    elif data is None:
-        raise ConfigError(f"data: partition {chosen.name} needs a data set")
+    plugin, count, drawn = chosen.value, devices if members is None else len(members), key.at(Purpose.DATA)
+    split: Split | None = None
+    if not plugin.has_samples:
+        samples: Ids = built(chosen, "partition", np.ndarray, plugin.counts, count, drawn)
     else:
+        assert data is not None
         labels, labels_of_tests = data.labels("train"), data.labels("test")
         rows = for_others(server_set, "train", len(labels))
         tests = for_others(server_set, "test", len(labels_of_tests))
-        y_train, y_test = labels[rows], labels_of_tests[tests]
-        check_partition(scenario, data)
-        if hasattr(plugin, "divide"):
-            split = built(chosen, "partition", _SPLIT, data, rows, tests, count, by="divide")
-        else:
-            drawn = key.at(Purpose.DATA)
-            split = built(chosen, "partition", _SPLIT, y_train, y_test, count, data.classes, drawn, by="split")
+        split = built(chosen, "partition", Split, plugin.divide, data, rows, tests, count, drawn)
         if scenario.evaluation.personal and split.test is None:
             if data.kind != "classes":
                 raise ConfigError(
@@ -86,15 +77,11 @@ def partition(
                     f"{data.name} are {data.kind}; use a partition that divides the test samples too, such as by_column"
                 )
             draws = key.at(Purpose.EVAL).numpy()
-            split = replace(split, test=local_tests(split.train, y_train, y_test, data.classes, draws))
+            own_tests = local_tests(split.train, labels[rows], labels_of_tests[tests], data.classes, draws)
+            split = replace(split, test=own_tests)
         own = None if split.test is None else tuple(tests[of_device] for of_device in split.test)
         split = Split(tuple(rows[of_device] for of_device in split.train), own)
         samples = split.samples
-    if scenario.backend.value.trains and split is None:
-        raise ConfigError(
-            f"backend.name: {scenario.backend.name} trains, but partition {chosen.name} gives sizes "
-            "without samples; use the null backend or another partition"
-        )
     if members is not None:
         everybody = np.zeros(devices, dtype=samples.dtype)
         everybody[members] = samples
@@ -104,18 +91,9 @@ def partition(
     return split, samples
 
 
-def check_partition(scenario: Scenario, data: Dataset) -> None:
-    """Raise ConfigError if a partition divides samples by classes and the labels are of another kind."""
-    if data.kind != "classes" and getattr(scenario.partition.value, "by_classes", True):
-        raise ConfigError(
-            f"partition.name: {scenario.partition.name} divides samples by their classes, those of data {data.name} "
-            f"are {data.kind}; use iid or by_column"
-        )
-
-
 def label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
     """Return label counts, shape (devices, classes), if method or selection ask devices to report them, else None."""
-    wanted = scenario.method.value.needs.metadata | wants_of(scenario)
+    wanted = scenario.method.value.needs.metadata | scenario.selection.value.needs
     return counts_of(data, split) if "labels" in wanted else None
 
 

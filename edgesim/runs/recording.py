@@ -111,7 +111,7 @@ class Recording:
         """Return the warnings of the backends, each once."""
         assert self._simulation is not None
         backends = [each.learner.backend for each in self._simulation.trainings]
-        return list(dict.fromkeys(line for backend in backends for line in getattr(backend, "alone", ())))
+        return list(dict.fromkeys(line for backend in backends for line in backend.alone))
 
     def write(self, status: str, stop_reason: str | None = None) -> None:
         """Write the state of the run; the tables of an unfinished run end with the last closed round.
@@ -198,7 +198,7 @@ def _entries_of(training: Training) -> dict[str, Any]:
         **own,
         "goal": scenario.objective.value.goal,
         "metrics": {name: metrics_of(scenario)[name] for name in written_metrics(scenario)},
-        "charged_as": getattr(scenario.cost.value, "charged_as", None),
+        "charged_as": scenario.cost.value.charged_as,
         "stop_reason": rounds.stop_reason,
         "rounds": rounds.settled,
         "diverged": rounds.divergence.found,

@@ -296,8 +296,7 @@ def simulate(
     with settings, interrupts() as signals, closing(observer), ExitStack() as backends:
         check_writable(out, overwrite, goes_on)
         started_s, facts = time.perf_counter(), provenance(command)
-        if hasattr(scenario.backend.value, "prepare"):
-            scenario.backend.value.prepare()
+        scenario.backend.value.prepare()
         named_files = None
         if answers is not None or checkpoint is not None:
             with suppress(Unidentified):  # files that cannot be read: `facts_of` raises the error later

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from edgesim.learning.data.dataset import Dataset
 
 
-_BACKEND = ("trains", "train", "evaluate", "evaluate_personal", "close")  # attributes that an opened backend must have
-
-
 def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> tuple[Assembly, ...]:
     """Build the parts of each training of a scenario; all share the world of the first. Raises as `assemble`.
 
@@ -79,7 +76,8 @@ def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = buil
 
 def open_backends(all_parts: tuple[Assembly, ...], closes: ExitStack) -> list[Backend]:
     """Open a backend for each training; `closes` will close them."""
-    found = (built(parts.scenario.backend, "backend", _BACKEND, parts.make_trainer, by="open") for parts in all_parts)
+    chosen = all_parts[0].scenario.backend
+    found = (built(chosen, "backend", Backend, chosen.value.open, parts.make_trainer) for parts in all_parts)
     return [closes.enter_context(closing(each)) for each in found]
 
 
@@ -199,7 +197,7 @@ def _learner(
     parts: Assembly, backend: Backend, checkpoint: Checkpoint | None, answers: Answers | None
 ) -> FederatedLearner:
     method, key = method_of_server(parts.scenario), parts.session_key
-    own_clocks = getattr(parts.scenario.protocol.value, "own_clocks", False)
+    own_clocks = parts.scenario.protocol.value.own_clocks
     kind: type[FederatedLearner] = OwnClockLearner if own_clocks else FederatedLearner
     kind = kind if parts.scenario.edges is None else CloudLearner
     if not backend.trains:

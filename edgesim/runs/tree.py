@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgesim.config.plugin_fields import Chosen, built
+from edgesim.config.plugin_fields import built
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key, Purpose
-from edgesim.core.selection import Informed
 from edgesim.core.view import Setting
 from edgesim.engine.edges.edge_server import EdgeServer
 from edgesim.engine.edges.edge_servers import EdgeServers, OrderPrices
@@ -23,7 +22,6 @@ from edgesim.engine.session import Edge, Session, dispatcher_of
 from edgesim.engine.world import World
 from edgesim.execution.hierarchical import CloudLearner
 from edgesim.records.table import Table
-from edgesim.runs.selection_checks import asked_among, most_asked
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.energy.ledger import EdgePower
 from edgesim.world.failures.base import Failure, combine
@@ -39,13 +37,6 @@ _ASSIGNED, _RESTARTS, _MOVES = 1, 2, 3  # streams below `stream`; never renumber
 _APART = 2**31  # the first of these streams: indices below are edge servers
 
 
-def protocol_of_devices(scenario: Scenario) -> tuple[str, Chosen]:
-    """Return the key and the protocol of the servers that ask devices: edge servers if there are any, or the server."""
-    if scenario.edges is None:
-        return "protocol", scenario.protocol
-    return "edges.protocol", scenario.edges.protocol
-
-
 def edge_servers(
     scenario: Scenario, shared: SharedNetwork | None, setting: Setting, labels: np.ndarray | None
 ) -> Ids | None:
@@ -55,7 +46,9 @@ def edge_servers(
     """
     if scenario.edges is None:
         return None
-    paths = check_tree(scenario, None if shared is None else shared.paths)
+    assert shared is not None and isinstance(shared.paths, TreePaths)
+    paths = shared.paths
+    check_cloud(scenario)
     edges, key = scenario.topology.value.edge_servers, stream(scenario).at(_ASSIGNED)
     edge_of = assigned(scenario, edges, setting.samples, labels, key)
     paths.assign(edge_of)
@@ -163,40 +156,21 @@ def restarts(scenario: Scenario, index: int) -> Failure | None:
     for place, plugin in enumerate(scenario.edges.failures):
         path = f"edges.failures.{place}"
         key = stream(scenario).at(_RESTARTS, index, place)
-        failure = built(plugin, path, ("strikes",), 1, key, path)
+        failure = built(plugin, path, Failure, plugin.value.build, 1, key, path)
         if type(failure).next_restart_s is Failure.next_restart_s:
             raise ConfigError(f"{path}.name: {plugin.name} has to do with devices; edge servers have server_restart")
         found.append(failure)
     return combine(found) if found else None
 
 
-def check_tree(scenario: Scenario, paths: Any) -> TreePaths:
-    """Return the paths of a scenario with edge servers. Raises ConfigError if its parts do not fit together."""
-    given, method = scenario.edges, scenario.method
+def check_cloud(scenario: Scenario) -> None:
+    """Raise ConfigError if selection, protocol or failures do not fit the number of edge servers."""
+    given, count = scenario.edges, scenario.topology.value.edge_servers
     assert given is not None
-    if not isinstance(paths, TreePaths) or not hasattr(scenario.topology.value, "edge_servers"):
-        found = scenario.topology.name
-        raise ConfigError(
-            f"edges: need topology.name = 'tree' and network.name = 'shared', found topology {found!r}, network "
-            f"{scenario.network.name!r}"
-        )
-    if method.value.needs.peers is not None:
-        raise ConfigError(f"edges: {method.name} works among peers, who have no edge servers")
-    count, devices = scenario.topology.value.edge_servers, sum(block.count for block in scenario.fleet)
-    if count > devices:
-        raise ConfigError(f"topology.edge_servers: must be at most the {devices} devices of the fleet, got {count}")
-    everybody = np.arange(count)
-    level = np.ones(count, dtype=np.int64)
-    if isinstance(given.asked.value, Informed):
-        found = given.asked.name
-        raise ConfigError(
-            f"edges.asked.name: {found} looks at devices; edge servers have all, uniform, poisson or stratified"
-        )
-    _named("edges.asked", "selection", lambda: given.asked.value.check(level))
-    asked = most_asked(given.asked.value, everybody, level, Key(scenario.seed))
-    scenario.protocol.value.check(count, asked)
+    everybody, level, rule = np.arange(count), np.ones(count, dtype=np.int64), given.asked.value
+    _named("edges.asked", "selection", lambda: rule.check(level))
+    scenario.protocol.value.check(count, rule.most(everybody, level, Key(scenario.seed)))
     restarts(scenario, 0)
-    return paths
 
 
 def check_edge_protocol(scenario: Scenario, edge_of: Ids, level: Ids) -> None:
@@ -205,7 +179,7 @@ def check_edge_protocol(scenario: Scenario, edge_of: Ids, level: Ids) -> None:
     assert given is not None
     for index in range(scenario.topology.value.edge_servers):
         members = np.flatnonzero(edge_of == index)
-        asked = asked_among(scenario, members, level)
+        asked = scenario.selection.value.most(members, level, Key(scenario.seed))
         _named("edges.protocol", "protocol", partial(given.protocol.value.check, len(members), asked))
 
 

@@ -14,9 +14,10 @@ from edgesim.config.origin import COMMON, Layers, of_block
 from edgesim.config.scenario import Scenario
 from edgesim.config.sections import OWN
 from edgesim.config.units import Distribution
+from edgesim.config.validate import protocol_of_devices
 from edgesim.engine.protocols.buffered import Buffered
 from edgesim.engine.protocols.deadline import Deadline
-from edgesim.world.batteries.rechargeable import Battery
+from edgesim.world.batteries.rechargeable import Rechargeable
 from edgesim.world.compute.governors.dvfs import Max
 
 _MOST_NAMED = 3  # fleet blocks
@@ -62,7 +63,7 @@ def of_text(scenario: Scenario, layers: Layers) -> list[str]:
     lines += _unreal_speeds(scenario)
     for i, block in enumerate(scenario.fleet):
         battery = block.battery and block.battery.value
-        if isinstance(battery, Battery) and (not battery.windows or battery.charge == 0.0):
+        if isinstance(battery, Rechargeable) and (not battery.windows or battery.charge == 0.0):
             lines.append(f"fleet.{i}.battery: will never charge, so that a device is off for good once it is empty")
     return lines
 
@@ -222,7 +223,6 @@ def _deadline(parts: Any, plan: Any) -> Iterator[str]:
     """Warn about a fixed deadline that no job can meet, or that all jobs certainly meet."""
     from edgesim.core.job import ON_TIME_S
     from edgesim.runs.job_sample import of_everybody, priced, timed
-    from edgesim.runs.tree import protocol_of_devices
 
     limit_s, (key, _) = parts.setting.deadline_s, protocol_of_devices(parts.scenario)
     if limit_s == float("inf"):

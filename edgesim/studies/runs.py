@@ -126,8 +126,8 @@ def plan(study: Study, file: Path, size: str, only: Sequence[str], out: Path) ->
         warnings = tuple(of_text(scenario, study.layers(file.parent, cell, size)))
         backend = scenario.backend.value
         table = scenario.canonical()
-        if hasattr(backend, "alone"):  # cells run in parallel, so each one trains in a single process
-            table |= {"backend": backend.alone()}
+        if (alone := backend.alone()) is not None:  # cells run in parallel, so each one trains in a single process
+            table |= {"backend": alone}
         planned.append(Planned(cell, out / cell.name, table, stamp, learning, warnings))
     return planned
 

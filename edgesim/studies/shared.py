@@ -6,17 +6,17 @@ import json
 from typing import Any
 
 from edgesim.config.scenario import Scenario
-from edgesim.execution.result_cache import Rows
+from edgesim.execution.result_cache import ByteRows
 from edgesim.learning.data.dataset import Dataset
 from edgesim.runs.assembly import Assembly, Load, build_network, load_data
 from edgesim.runs.estimate import host_flops_per_s
-from edgesim.runs.network import Network, models_of
+from edgesim.runs.network import Network
 
 
 class Common:
     """Cache of a data set, cost profiles of networks, and the training speed of this host."""
 
-    def __init__(self, load: Load = load_data, rows: Rows | None = None) -> None:
+    def __init__(self, load: Load = load_data, rows: ByteRows | None = None) -> None:
         """`load`: function that loads a data set. `rows`: store of cached results; None: in files, see Answers."""
         self.rows = rows
         self._load = load
@@ -47,7 +47,7 @@ class Common:
     def build(self, scenario: Scenario, data: Dataset | None) -> Network:
         """Return the network of a scenario with its cost profile. Networks of one structure are measured once."""
         shape = None if data is None else (data.input_shape, data.classes)
-        models = models_of(scenario)
+        models = scenario.models
         if len(models) > 1:
             return build_network(scenario, data)
         wanted = text_of([models[0].table(), scenario.canonical()["objective"], shape])
@@ -58,7 +58,7 @@ class Common:
     def flops_per_s(self, parts: Assembly) -> float:
         """Return the FLOP/s at which this host trains the network of a scenario."""
         table = parts.scenario.canonical()
-        models = [model.table() for model in models_of(parts.scenario)]
+        models = [model.table() for model in parts.scenario.models]
         wanted = text_of([models, *(table[key] for key in ("data", "objective", "training", "backend"))])
         if wanted not in self._speeds:
             self._speeds[wanted] = host_flops_per_s(parts)

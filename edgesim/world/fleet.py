@@ -19,14 +19,12 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PROCESS_BYTES, check_memory
 from edgesim.core.rng import Draws, Key, Purpose
 from edgesim.world.batteries.base import Batteries
-from edgesim.world.batteries.no_battery import NoBattery
 from edgesim.world.compute.governors.cpu import CpuArrays
 from edgesim.world.compute.governors.dvfs import Governor
 from edgesim.world.compute.slowdowns.base import Slowdown
-from edgesim.world.energy.constant import COLUMNS
-from edgesim.world.links.base import ImpairedLinks, Links
+from edgesim.world.energy.base import Powers
+from edgesim.world.links.base import Links
 
-_LINKS = ("up_bps", "down_bps", "latency_s", "j_per_bit", "steady", "transfer")
 _DEVICE_BYTES = 700  # of a run and its tables, measured with three million devices: 650
 
 # Sub-streams of a fleet block; never renumber.
@@ -34,7 +32,7 @@ _CPU, _NETWORK, _ENERGY, _SLOWDOWN, _BATTERY = 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DeviceBlock:
     """Devices of one kind, from id `first` on."""
 
     first: int
@@ -51,11 +49,6 @@ class Block:
     def steady(self) -> bool:
         """True if transfers and computations take equally long at any time and for every job."""
         return self.links.steady and self.slowdown.steady
-
-    @property
-    def impaired_links(self) -> ImpairedLinks | None:
-        """The links, if their latency varies or packets get lost. A user's own links do not tell."""
-        return self.links if isinstance(self.links, ImpairedLinks) and self.links.impaired else None
 
     def cycles(self, rows: Ids, flops: Arr, items: Mapping[str, Arr] | None) -> Arr:
         """Return the cycles of every core, shape (k,), that work takes: all of it gets slower with the frequency."""
@@ -76,7 +69,7 @@ class Fleet:
     """
 
     kinds: tuple[str, ...]  # names of the blocks
-    blocks: tuple[Block, ...]
+    blocks: tuple[DeviceBlock, ...]
     kind: Ids  # index into kinds and blocks
     level: Ids
     flops_per_s: Arr
@@ -107,8 +100,8 @@ class Fleet:
         """Return the latencies of transfers, shape (k,), drawn where they vary."""
         delay_s: Arr = self.latency_s[ids]
         for block, at, rows in self._by_block(ids):
-            if (links := block.impaired_links) is not None:
-                delay_s[at] = links.delay_s(rows, up, _some(draws, at))
+            if block.links.impaired:
+                delay_s[at] = block.links.delay_s(rows, up, _some(draws, at))
         return delay_s
 
     def air_bytes(self, ids: Ids, nbytes: Arr, up: bool, draws: Draws) -> Arr:
@@ -117,8 +110,8 @@ class Fleet:
             return nbytes
         air_bytes = np.array(nbytes)
         for block, at, rows in self._by_block(ids):
-            if (links := block.impaired_links) is not None:
-                air_bytes[at] *= links.sendings(rows, nbytes[at], up, _some(draws, at))
+            if block.links.impaired:
+                air_bytes[at] *= block.links.sendings(rows, nbytes[at], up, _some(draws, at))
         return air_bytes
 
     def compute(
@@ -138,7 +131,7 @@ class Fleet:
         """
         seconds, joules = np.empty(len(ids)), np.empty(len(ids))
         for block, at, rows in self._by_block(ids):
-            cpu = CpuArrays(**{name: getattr(block.cpu, name)[rows] for name in CpuArrays.__slots__})
+            cpu = block.cpu.rows(rows)
             own = items and {term: amount[at] for term, amount in items.items()}
             cycles = block.cycles(rows, flops[at], own)
             hz = block.governor.choose(cycles, comm_s[at], deadline_s, cpu)
@@ -155,7 +148,7 @@ class Fleet:
             seconds[at] = block.cycles(rows, flops[at], own) / block.cpu.max_hz[rows]
         return seconds
 
-    def _by_block(self, ids: Ids) -> Iterator[tuple[Block, Any, Ids]]:
+    def _by_block(self, ids: Ids) -> Iterator[tuple[DeviceBlock, Any, Ids]]:
         """Yield each block that has some of `ids`, where they are in `ids`, and their rows in the block."""
         if len(self.blocks) == 1:
             yield self.blocks[0], slice(None), ids
@@ -180,7 +173,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
     devices = sum(block.count for block in scenario.fleet)
     check_memory("fleet.count", PROCESS_BYTES + devices * _DEVICE_BYTES, f"a fleet of {devices:,} devices")
     key = Key(scenario.seed).at(Purpose.FLEET)
-    blocks: list[Block] = []
+    blocks: list[DeviceBlock] = []
     tables: list[Mapping[str, np.ndarray]] = []
     firsts = itertools.accumulate((block.count for block in scenario.fleet), initial=0)
     for index, (given, first) in enumerate(zip(scenario.fleet, firsts, strict=False)):
@@ -195,7 +188,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
         kinds=tuple(block.name for block in scenario.fleet),
         blocks=tuple(blocks),
         steady=all(block.steady for block in blocks),
-        impaired=any(block.impaired_links for block in blocks),
+        impaired=any(block.links.impaired for block in blocks),
         itemised=any(block.seconds_per is not None for block in blocks),
         **joined,
     )
@@ -203,17 +196,17 @@ def build_fleet(scenario: Scenario) -> Fleet:
 
 def _block(
     scenario: Scenario, given: FleetBlock, index: int, first: int, key: Key
-) -> tuple[Block, Mapping[str, np.ndarray]]:
+) -> tuple[DeviceBlock, Mapping[str, np.ndarray]]:
     n, path = given.count, f"fleet.{index}"
     cpu = _cpu_columns(given.cpu, n, key.at(_CPU), f"{path}.cpu")
     network, network_path = _own_or_common(given.network, scenario.network, f"{path}.network", "network")
     energy, energy_path = _own_or_common(given.energy, scenario.energy, f"{path}.energy", "energy")
     slowdown, slowdown_path = _own_or_common(given.slowdown, scenario.slowdown, f"{path}.slowdown", "slowdown")
-    links = built(network, network_path, _LINKS, n, key.at(_NETWORK), network_path)
-    powers = built(energy, energy_path, COLUMNS, n, cpu, key.at(_ENERGY), energy_path, by="columns")
+    links = built(network, network_path, Links, network.value.build, n, key.at(_NETWORK), network_path)
+    powers = built(energy, energy_path, Powers, energy.value.columns, n, cpu, key.at(_ENERGY), energy_path)
     arrays = _cpu_arrays(given.cpu, cpu, powers, f"{path}.cpu")
     given.cpu.governor.value.check(arrays, f"{path}.cpu.governor")
-    block = Block(
+    block = DeviceBlock(
         first=first,
         count=n,
         links=links,
@@ -221,8 +214,8 @@ def _block(
         flops_per_hz=compact(cpu["flops_per_s"] / arrays.max_hz),
         seconds_per=_seconds_per(given.cpu, cpu["flops_per_s"], key.at(_CPU), f"{path}.cpu"),
         governor=given.cpu.governor.value,
-        slowdown=built(slowdown, slowdown_path, ("steady", "stretch"), n, key.at(_SLOWDOWN), slowdown_path),
-        new_batteries=_batteries(given, powers["idle_w"], key.at(_BATTERY), f"{path}.battery"),
+        slowdown=built(slowdown, slowdown_path, Slowdown, slowdown.value.build, n, key.at(_SLOWDOWN), slowdown_path),
+        new_batteries=_batteries(given, powers.idle_w, key.at(_BATTERY), f"{path}.battery"),
     )
     return block, {
         "kind": np.full(n, index, dtype=np.int64),
@@ -232,8 +225,10 @@ def _block(
         "down_bps": links.down_bps,
         "latency_s": links.latency_s,
         "j_per_bit": links.j_per_bit,
-        **{name: powers[name] for name in ("idle_w", "sleep_w")},
-        **{name: _with_radio(powers[name], getattr(links, name, None)) for name in ("transmit_w", "receive_w")},
+        "idle_w": powers.idle_w,
+        "sleep_w": powers.sleep_w,
+        "transmit_w": _with_radio(powers.transmit_w, links.transmit_w),
+        "receive_w": _with_radio(powers.receive_w, links.receive_w),
         "memory_bytes": np.full(n, np.inf if given.memory is None else given.memory),
     }
 
@@ -244,10 +239,9 @@ def _with_radio(own_w: Arr, links_w: Arr | None) -> Arr:
 
 
 def _batteries(given: FleetBlock, idle_w: Arr, key: Key, path: str) -> Callable[[], Batteries] | None:
-    if given.battery is None or isinstance(given.battery.value, NoBattery):
+    if given.battery is None or given.battery.value.plugged_in:
         return None
-    needed = ("condition", "drain", "lasting")
-    build: Callable[[], Batteries] = partial(built, given.battery, path, needed, idle_w, key, path)
+    build = partial(built, given.battery, path, Batteries, given.battery.value.build, idle_w, key, path)
     build()  # so that impossible values are found now
     return build
 
@@ -280,9 +274,9 @@ def _cpu_columns(cpu: Cpu, n: int, key: Key, path: str) -> Mapping[str, Arr]:
 
 def _seconds_per(cpu: Cpu, flops_per_s: Arr, key: Key, path: str) -> Mapping[str, Arr] | None:
     """Return the seconds per unit of each term, each of shape (n,), or None if FLOPs at one rate are the only term."""
-    n, found = len(flops_per_s), {}
+    n, found, given = len(flops_per_s), {}, dict(cpu)
     for place, (term, quantity) in enumerate([("steps", WHOLE_STEP["steps"]), *LAYER_KINDS.items()]):
-        if (value := getattr(cpu, quantity)) is not None:
+        if (value := given[quantity]) is not None:
             drawn = draw(value, n, key.at(3, place).numpy(), f"{path}.{quantity}")
             found[term] = compact(drawn if quantity.endswith("_overhead") else 1.0 / drawn)
     if not found:
@@ -291,7 +285,7 @@ def _seconds_per(cpu: Cpu, flops_per_s: Arr, key: Key, path: str) -> Mapping[str
     return found if by_kind else {**found, "flops": compact(1.0 / flops_per_s)}
 
 
-def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Mapping[str, Arr], path: str) -> CpuArrays:
+def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Powers, path: str) -> CpuArrays:
     """Return the CPUs as governors know them. An unknown frequency counts as 1 Hz, which cannot be changed.
 
     Raises ConfigError if the lowest frequency is above the highest of a device.
@@ -301,5 +295,5 @@ def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Mapping[str, Arr], p
     if (above := min_hz > max_hz).any():
         found = f"{max_hz[above][0]:g} Hz" if given.frequency is not None else "none given"
         raise ConfigError(f"{path}.min_frequency: must be at most frequency, {found}, got {given.min_frequency:g} Hz")
-    columns = (min_hz, max_hz, cpu["cores"], powers["capacitance"], powers["static_w"])
+    columns = (min_hz, max_hz, cpu["cores"], powers.capacitance, powers.static_w)
     return CpuArrays(**dict(zip(CpuArrays.__slots__, map(compact, columns), strict=True)))

@@ -10,6 +10,8 @@ from annotated_types import Ge, MinLen
 from edgesim.config.toml_file import ScenarioPath
 from edgesim.config.units import BitsPerSecond, Delay, PerDevice, Seconds, Watts
 from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.world.links.base import Links, NetworkPart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,15 +20,16 @@ class Empty:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class Link(NetworkPart):
     """Fixed rates."""
 
     up: PerDevice[BitsPerSecond]
     down: PerDevice[BitsPerSecond] = 1e6
     latency: Delay = 0.0
 
-    def build(self, n: int, key: object, path: str) -> None:
-        """Do what is asked of networks."""
+    def build(self, n: int, key: Key, path: str) -> Links:
+        """Build nothing."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

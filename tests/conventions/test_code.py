@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgesim.config.plugins import PACKAGES, plugins_of
+from edgesim.config.plugins import ABSTRACT, PACKAGES, plugins_of
 from edgesim.core.job import Job, Prices
 from edgesim.records.schema import REAL, TABLES
 from edgesim.world.fleet import Fleet
@@ -203,6 +203,7 @@ PLUGINS = [(kind, name, cls) for kind in PACKAGES for name, cls in plugins_of(ki
 @pytest.mark.parametrize(("kind", "name", "cls"), PLUGINS, ids=[f"{kind}-{name}" for kind, name, _ in PLUGINS])
 def test_parts_are_frozen_dataclasses(kind, name, cls):
     """A part is its fields: frozen, by keyword only, equal if they are, explained in its own words."""
+    assert issubclass(cls, ABSTRACT[kind].load())
     settings = cls.__dataclass_params__
     assert settings.frozen
     assert settings.eq

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgesim.core.selection import Battery, Expected, Known, Reported
+from edgesim.core.selection import Expected, Known, Reported, StoredEnergy
 
 NAN = float("nan")
 
@@ -26,7 +26,7 @@ def known_of(samples: Sequence[int], state: Any = None, **facts: Any) -> Known:
     """
     n = len(samples)
     reported = Reported(*(np.array(facts.pop(name, [NAN] * n), dtype=float) for name in Reported._fields))
-    battery = Battery(*(np.array(facts.pop(name, [np.inf] * n), dtype=float) for name in Battery._fields))
+    battery = StoredEnergy(*(np.array(facts.pop(name, [np.inf] * n), dtype=float) for name in StoredEnergy._fields))
     setting = SimpleNamespace(samples=np.array(samples))
     base: dict[str, Any] = {
         "round": 0,

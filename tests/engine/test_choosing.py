@@ -214,7 +214,7 @@ def test_tifl_tiers_are_equally_large():
     state = TiFL(count=2, tiers=3).start(six())
     assert state["tier"].tolist() == [1, 0, 0, 2, 2, 1]
     assert state["probability"] == pytest.approx([1 / 3] * 3)
-    assert [TiFL(count=4, tiers=3).most(n) for n in (6, 7, 20)] == [2, 3, 4]
+    assert [TiFL(count=4, tiers=3).most(np.arange(n), np.ones(n, dtype=int), Key(1)) for n in (6, 7, 20)] == [2, 3, 4]
 
 
 def test_tifl_asks_one_tier():

@@ -13,7 +13,7 @@ import pytest
 import edgesim
 from edgesim.core.task import Order, Wait
 from edgesim.core.update import ModelRef
-from edgesim.world.failures.base import Failure
+from edgesim.world.failures.base import Failure, FailurePart
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 from tests.engine.test_peers import BITS, LINE, OWN, POWER, SHARED, TASK, UNIT, by_hand, run, sent_by, there_until
 
@@ -33,7 +33,7 @@ def exactly(expected: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class Cut(FailurePart):
     """The link of one device is down in [begins, ends), those of the others never; a part from outside."""
 
     device: int

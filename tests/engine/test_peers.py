@@ -20,7 +20,7 @@ from edgesim.execution.backends.null import NullBackend
 from edgesim.methods.decentralised.base import plan_in_order
 from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import Silent, Simulation
-from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, FailurePart
 from tests.conftest import PSI, frames, timing_scenario
 from tests.sizes import examples
 
@@ -39,7 +39,7 @@ CHAIN = ((1, 2), (2, 3), (0, 1), (0, 2), (2, 3), (1, 4))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strikes:
+class Strikes(FailurePart):
     """The jobs of some devices crash `after` seconds of a phase; a part from outside."""
 
     devices: tuple[int, ...]

@@ -69,7 +69,7 @@ def test_a_discipline_from_outside():
     ("discipline", "says"),
     [
         ("tests.plugins.contention:NoLinks", "network.discipline.name: tests.plugins.contention:NoLinks.links() must "),
-        ("tests.plugins.tariffs:Turns", "discipline.name: tests.plugins.tariffs:Turns must be a dataclass with links"),
+        ("tests.plugins.tariffs:Turns", "discipline.name: tests.plugins.tariffs:Turns must be a dataclass that "),
         ("fairest", "discipline.name: unknown discipline 'fairest'; did you mean 'fair'"),
         ({"name": "fair", "weight": 2}, "unknown key"),
     ],

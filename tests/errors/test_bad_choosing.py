@@ -75,7 +75,7 @@ WRONG = {
         "name: Odd.needs has 'weather', must be of battery, channel, labels, reports", f"name='{WATCHING}:Odd', count=2"
     ),
     "nobody chosen": selection(
-        f"name: {WATCHING}:Undecided must have a choose() of its own, has that of Informed",
+        f"name: {WATCHING}:Undecided must have choose(self, idle, known, key), as edgesim.core.selection.Selection",
         f"name='{WATCHING}:Undecided', count=2",
     ),
     "more kept than asked": Bad(

@@ -44,7 +44,8 @@ DEGREES = {
         "name='gossip_match', size=5": "size: must be at most the 4 devices, got 5",
         "name='expander', degree=4": "degree: must be below the 4 devices, got 4",
     }.items()
-}
+    if "expander" in keys or (METHODS[method].needs.peers == "any" and "sync" in METHODS[method].needs.protocols)
+}  # graphs that are drawn anew are refused whatever their degree where methods or protocols cannot use them
 
 # N above M, the most neighbours that a device hears; as many as that are fine.
 WAITS = {

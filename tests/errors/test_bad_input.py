@@ -94,7 +94,10 @@ KEYS = {
     "no module": Bad("model.name: cannot import 'nowhere:Net': No module named 'nowhere'", ["model=nowhere:Net"]),
     "no class": Bad("model.name: cannot import 'math:Net': module 'math' has no attribute 'Net'", ["model=math:Net"]),
     "model of another kind": Bad(f"model.name: {OUTSIDE} must be a torch.nn.Module or", [f"model={OUTSIDE}"]),
-    "data of another kind": Bad(f"data.name: {OUTSIDE} must be a dataclass with load()", [f"data={OUTSIDE}"]),
+    "data of another kind": Bad(
+        f"data.name: {OUTSIDE} must be a dataclass that extends edgesim.learning.data.dataset.DataPart",
+        [f"data={OUTSIDE}"],
+    ),
     "no dataclass": Bad(
         "method.name: torch.nn:Identity must be a dataclass that extends edgesim.core.method.Method",
         ["method=torch.nn:Identity"],

@@ -37,14 +37,18 @@ CASES = {
         "Chooses.choose() must return distinct idle devices, ascending, got [1, 1]", chooses("[1, 1]")
     ),
     "half a device": ("Chooses.choose() must return an array of device ids, got array([1.5])", chooses("[1.5]")),
-    "a rule without check": (
-        f"selection.name: {BROKEN}:OnlyChooses must be a dataclass with check(level), choose(idle, level, key)",
-        [f"selection='{BROKEN}:OnlyChooses'"],
+    "a rule without choose": (
+        f"selection.name: {BROKEN}:OnlyChecks must have choose(self, idle, level, key), "
+        "as edgesim.core.selection.Selection asks for it",
+        [f"selection='{BROKEN}:OnlyChecks'"],
     ),
     "a protocol without protocol": (
-        f"protocol.name: {BROKEN}:OnlyRuns must be a dataclass with protocol, deadline_s, check(devices, asked), "
-        "run(session, rounds)",
+        f"protocol.name: {BROKEN}:OnlyRuns must have protocol, as edgesim.core.protocol.RoundProtocol asks for it",
         [f"protocol='{BROKEN}:OnlyRuns'"],
+    ),
+    "a field in the place of a property": (
+        f"peers.name: {BROKEN}:Redrawn.redrawn must have a default, as Peers has one",
+        [f"peers={{name='{BROKEN}:Redrawn', redrawn=true}}"],
     ),
 }  # fmt: skip
 

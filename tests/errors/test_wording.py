@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from edgesim.config.load import load_scenario
 from edgesim.config.plugin_fields import PartOf
 from edgesim.config.plugins import PACKAGES, plugins_of
-from edgesim.config.prices import Prices
+from edgesim.config.prices import PricesTable
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario, Server
 from edgesim.config.sections import Edges, Encodings, Evaluation, SessionTable, Stop
 from edgesim.config.units import reason
@@ -36,7 +36,7 @@ WRONG: list[Any] = [
 ]  # fmt: skip
 SECTIONS: dict[str, type[BaseModel]] = {
     "": Scenario, "evaluation": Evaluation, "stop": Stop, "encoding": Encodings,
-    "server": Server, "prices": Prices, "edges": Edges, "session.0": SessionTable, "fleet.0": FleetBlock,
+    "server": Server, "prices": PricesTable, "edges": Edges, "session.0": SessionTable, "fleet.0": FleetBlock,
     "fleet.0.cpu": Cpu,
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ import pytest
 from edgesim.core.rng import Key
 from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import Silent, Simulation
-from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, FailurePart
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import prepare
 from tests.methods.test_dfedavg import Spied
@@ -36,7 +36,7 @@ EXACT = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiesOnce:
+class DiesOnce(FailurePart):
     """One job of one device, counted from 0, crashes `after` seconds of a phase; a part from outside."""
 
     device: int

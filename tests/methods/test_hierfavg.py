@@ -15,14 +15,14 @@ import edgesim
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Split
+from edgesim.learning.data.split import Partition, Split
 from edgesim.methods.hierfavg import HierFAVG
 from edgesim.runs.assembly import assemble
 from tests.engine.trees import run, tree
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slices:
+class Slices(Partition):
     """The first samples for the first device, the next ones for the second, and so on."""
 
     sizes: tuple[int, ...]

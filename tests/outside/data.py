@@ -11,11 +11,11 @@ from annotated_types import Ge
 from torch import Tensor
 
 from edgesim.core.rng import Key
-from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.dataset import DataPart, Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blobs:
+class Blobs(DataPart):
     """Two clouds of points in the plane, too far apart to be mistaken for each other."""
 
     samples: Annotated[int, Ge(2)] = 80

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Draws, Key
-from edgesim.world.failures.base import SENT, Failure
+from edgesim.world.failures.base import SENT, Failure, FailurePart
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -21,7 +21,7 @@ class _AllAtOnce(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blackout:
+class Blackout(FailurePart):
     """Every device crashes `after` seconds into its first job, and in no other."""
 
     after: float

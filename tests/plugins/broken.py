@@ -8,9 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgesim.core.arrays import Ids
+from edgesim.core.protocol import RoundProtocol
 from edgesim.core.rng import Key
+from edgesim.core.selection import Selection
 from edgesim.core.task import Task
 from edgesim.methods.fedavg import FedAvg
+from edgesim.world.peers.regular import Ring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +47,11 @@ class Wrong(FedAvg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chooses:
+class Chooses(Selection):
     """Devices by number, whoever is idle."""
 
     everybody: ClassVar[bool] = False
     ids: tuple[float, ...]
-
-    def check(self, level: Ids) -> None:
-        """Accept every fleet."""
 
     def choose(self, idle: Ids, level: Ids, key: Key) -> Any:
         """Return the numbers."""
@@ -59,17 +59,23 @@ class Chooses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlyChooses:
-    """A rule without a check."""
+class OnlyChecks(Selection):
+    """A rule that chooses nothing."""
 
-    def choose(self, idle: Ids, level: Ids, key: Key) -> Any:
-        """Return all."""
-        return idle
+    def check(self, level: Ids) -> None:
+        """Accept every fleet."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlyRuns:
+class OnlyRuns(RoundProtocol):
     """A protocol that does not say which protocol it is."""
 
     def run(self, session: Any, rounds: Any) -> Any:
         """Do nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redrawn(Ring):
+    """A graph with a field in the place of a property."""
+
+    redrawn: bool

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgesim.core.limits import PositiveShare
-from edgesim.world.contention.base import SharedLinks
+from edgesim.world.contention.base import DisciplinePart, SharedLinks
 from edgesim.world.contention.fair import FairLinks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Derated:
+class Derated(DisciplinePart):
     """Fair shares of the `efficiency` of each link."""
 
     efficiency: PositiveShare = 0.5
@@ -23,9 +23,9 @@ class Derated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoLinks:
+class NoLinks(DisciplinePart):
     """A discipline that gives something else."""
 
-    def links(self, capacity_bps: Mapping[Any, float]) -> list[Any]:
+    def links(self, capacity_bps: Mapping[Any, float]) -> Any:
         """Return the links alone."""
         return list(capacity_bps)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from edgesim.core.metrics import LabelKind
 from edgesim.core.rng import Key
-from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.dataset import DataPart, Dataset
 
 FEATURES, OUTPUTS, LENGTH = 4, 3, 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class Made(DataPart):
     """Samples of four normal features whose three numbers, flags or next tokens follow from a random matrix."""
 
     kind: LabelKind = "numbers"

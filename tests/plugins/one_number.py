@@ -13,7 +13,7 @@ import edgesim
 from edgesim.core.method import LocalRule, LocalState
 from edgesim.core.task import Task
 from edgesim.execution.backends.serial import SerialBackend
-from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.dataset import DataPart, Dataset
 from edgesim.learning.train.context import Batch, Context
 from edgesim.methods.fedasync import FedAsync
 from edgesim.methods.fedavg import FedAvg
@@ -40,7 +40,7 @@ class OneNumber(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ones:
+class Ones(DataPart):
     """Samples that are all alike, of one class."""
 
     samples: int

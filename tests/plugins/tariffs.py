@@ -8,11 +8,11 @@ import numpy as np
 
 from edgesim.config.prices import PerEnergy
 from edgesim.config.units import Seconds
-from edgesim.world.prices.base import Steps
+from edgesim.world.prices.base import Steps, Tariff
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
+class Turns(Tariff):
     """Prices that take turns."""
 
     prices: tuple[PerEnergy, ...]

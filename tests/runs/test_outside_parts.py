@@ -77,7 +77,7 @@ def test_an_own_method_has_its_say() -> None:
         (
             "partition",
             f"{OUTSIDE}.data:Blobs",
-            r"partition.name: .*Blobs must be a dataclass with split\(.*\) or divide\(.*\) or counts\(devices, key\)",
+            "partition.name: .*Blobs must be a dataclass that extends edgesim.learning.data.split.Partition",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from edgesim.config.units import reason
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.world.batteries.base import Batteries, BatteryArrays
-from edgesim.world.batteries.rechargeable import Battery
+from edgesim.world.batteries.rechargeable import Rechargeable
 from edgesim.world.processes.daily_profile import DAY_S, DailyWindows
 from tests.sizes import examples, grows, sized
 
@@ -369,8 +369,8 @@ def test_many_batteries_are_each_their_own():
 # --- the scenario's table ---------------------------------------------------------------------------------
 
 
-def table(**fields: Any) -> Battery:
-    part: Battery = TypeAdapter(Battery).validate_python({"capacity": "10 Wh", **fields})
+def table(**fields: Any) -> Rechargeable:
+    part: Rechargeable = TypeAdapter(Rechargeable).validate_python({"capacity": "10 Wh", **fields})
     return part
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgesim.config.scenario import FleetBlock
-from edgesim.world.fleet import Block, build_fleet
+from edgesim.world.fleet import DeviceBlock, build_fleet
 from tests.conftest import timing_scenario
 
 
@@ -24,7 +24,7 @@ def test_a_fleet_of_many_blocks_looks_at_each_a_few_times(devices: int) -> None:
         return object.__getattribute__(self, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        for cls in FleetBlock, Block:
+        for cls in FleetBlock, DeviceBlock:
             patch.setattr(cls, "__getattribute__", counting)
         fleet = build_fleet(scenario)
     assert looks <= 10 * devices

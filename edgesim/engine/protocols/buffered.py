@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from math import inf
 from typing import Any, ClassVar, Literal
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.limits import MOST_JOBS, Count, CountOrZero, NonNegativeNumber, PositiveNumber, check_steps
+from edgesim.core.protocol import RoundProtocol
 from edgesim.engine.protocols.without_rounds import WithoutRounds
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.session import Session
@@ -19,7 +19,7 @@ _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}  # those of FedAs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buffered:
+class Buffered(RoundProtocol):
     """Asynchronous: `concurrency` devices work at a time, and the server aggregates every `buffer` updates.
 
     With a buffer of 1 it aggregates each update as it arrives. The server takes ended jobs one by one, those of one
@@ -35,7 +35,6 @@ class Buffered:
     """
 
     protocol: ClassVar[str] = "buffered"
-    deadline_s: ClassVar[float] = inf
     concurrency: Count
     buffer: Count = 10
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"  # how staleness lowers the weight of an update

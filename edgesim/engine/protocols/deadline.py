@@ -14,13 +14,14 @@ from edgesim.config.units import Seconds
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.limits import Count, CountOrZero, NonNegativeNumber, PositiveShare, Share
+from edgesim.core.protocol import RoundProtocol
 from edgesim.engine.protocols.exchange import Policy, run_rounds
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deadline:
+class Deadline(RoundProtocol):
     """A round ends when all devices have answered, at the latest `deadline` seconds after the model was sent out.
 
     A completion exactly at the deadline counts. Later jobs are cancelled and charged up to then (`late = "drop"`), or

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import LearnerOfPeers
 from edgesim.core.limits import MOST_JOBS, Count, check_steps
+from edgesim.core.protocol import RoundProtocol
 from edgesim.core.task import Plan
 from edgesim.core.view import Turn
 from edgesim.engine.protocols.without_rounds import WithoutRounds
@@ -20,7 +20,7 @@ from edgesim.engine.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gossip:
+class Gossip(RoundProtocol):
     """Peers on their own clocks: no device waits for a round, and every reachable device works all the time.
 
     Tables, evaluations and stop rules call `every` completed updates a round: by default as many as there are devices.
@@ -36,7 +36,6 @@ class Gossip:
 
     protocol: ClassVar[str] = "gossip"
     own_clocks: ClassVar[bool] = True
-    deadline_s: ClassVar[float] = inf
     every: Count | None = None  # completed updates that make a round; unset: as many as there are devices
 
     def check(self, devices: int, asked: int) -> None:

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
+from edgesim.core.protocol import RoundProtocol
 from edgesim.engine.protocols.exchange import Policy, run_rounds
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverSelection:
+class OverSelection(RoundProtocol):
     """A round ends with the first `keep` updates; the other devices are cancelled, charged up to then.
 
     The scenario's selection sets the number of devices asked, commonly 1.3 times as many.
@@ -22,7 +23,6 @@ class OverSelection:
     """
 
     protocol: ClassVar[str] = "deadline"
-    deadline_s: ClassVar[float] = float("inf")
     keep: Count
 
     def check(self, devices: int, asked: int) -> None:

@@ -11,14 +11,12 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, PositiveShare
 from edgesim.core.rng import Key
+from edgesim.core.selection import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
-class All:
+class All(Selection):
     """Every idle device."""
-
-    def check(self, level: Ids) -> None:
-        """Accept every fleet."""
 
     def choose(self, idle: Ids, level: Ids, key: Key) -> Ids:
         """Return all of `idle`, int64, shape (k,)."""
@@ -30,7 +28,7 @@ class All:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uniform:
+class Uniform(Selection):
     """A uniform random set without replacement: `count` devices, or a `fraction` of the fleet (at least one).
 
     Source: FedAvg with partial participation; a fraction c of K devices is max(1, floor(c K)).
@@ -59,7 +57,7 @@ class Uniform:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Poisson:
+class Poisson(Selection):
     """Each idle device with the same probability, independently: the number of devices asked is random.
 
     Accountants of differential privacy rely on this draw. A round must ask a device: if none was drawn, one
@@ -69,12 +67,9 @@ class Poisson:
 
     rate: PositiveShare  # probability with which a device is drawn
 
-    def check(self, level: Ids) -> None:
-        """Accept every fleet."""
-
-    def most(self, devices: int) -> int:
-        """Return how many of so many idle devices may be asked in a round: all."""
-        return devices
+    def most(self, idle: Ids, level: Ids, key: Key) -> int:
+        """Return the largest number of devices that a round selects if only `idle` are idle: all of them."""
+        return len(idle)
 
     def choose(self, idle: Ids, level: Ids, key: Key) -> Ids:
         """Return distinct ids of `idle`, ascending, at least one."""
@@ -88,7 +83,7 @@ class Poisson:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stratified:
+class Stratified(Selection):
     """Equal numbers of random devices from every capability level.
 
     Source: FedPMT paper, experiments: |S| / |I| devices of each level.

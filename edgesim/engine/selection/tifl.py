@@ -49,8 +49,7 @@ class TiFL(Informed):
             raise ConfigError(
                 f"selection.tiers: must be at most the {len(level)} devices of the fleet, found {self.tiers}"
             )
-        for key in ("probabilities", "credits"):
-            given = getattr(self, key)
+        for key, given in (("probabilities", self.probabilities), ("credits", self.credits)):
             if given is not None and len(given) != self.tiers:
                 raise ConfigError(
                     f"selection.{key}: must have one entry for each of the {self.tiers} tiers, found {len(given)}"
@@ -58,9 +57,9 @@ class TiFL(Informed):
         if self.probabilities is not None and not sum(self.probabilities):
             raise ConfigError("selection.probabilities: must not all be 0")
 
-    def most(self, devices: int) -> int:
-        """Return how many devices of the largest tier are asked."""
-        return min(self.count, -(-devices // self.tiers))
+    def most(self, idle: Ids, level: Ids, key: Key) -> int:
+        """Return the number of devices of the largest tier that a round selects if only `idle` are idle."""
+        return min(self.count, -(-len(idle) // self.tiers))
 
     def start(self, known: Known) -> Any:
         """Return each device's tier, the tiers' probabilities and credits, and their accuracies when last looked at."""

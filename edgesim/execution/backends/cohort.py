@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from edgesim.core.backend import Assignment, LocalTraining, Result, Score, Work
+from edgesim.core.backend import Assignment, Backend, BackendPart, LocalTraining, Result, Score, Work
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory, memory_bytes
 from edgesim.core.update import ModelState
 from edgesim.execution.backends.pooled import Item, Parts, models_of, with_ids, with_models
@@ -20,10 +20,8 @@ from edgesim.learning.train.torch_settings import check_device
 from edgesim.learning.train.trainer import Trainer
 
 
-class CohortBackend:
+class CohortBackend(Backend):
     """A cohort in this process."""
-
-    trains: ClassVar[bool] = True
 
     def __init__(self, cohort: Cohort) -> None:
         self._cohort = cohort
@@ -164,13 +162,12 @@ def _told(reasons: Any) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CohortTraining:
+class CohortTraining(BackendPart):
     """Train devices together in stacked calls, on CPU or GPU; equal to serial within rounding, not to the last bit."""
 
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
     size: Count = 100  # devices trained in one call at most; fewer where so many would not fit into memory
     workers: Count | None = None  # processes that share devices out on a CPU; None: one a core, if they fit into memory
-    trains: ClassVar[bool] = True
     networks: ClassVar[bool] = False  # it stacks devices of one network
 
     def check(self) -> None:

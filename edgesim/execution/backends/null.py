@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from edgesim.core.backend import Assignment, Result, Score
+from edgesim.core.backend import Assignment, Backend, BackendPart, Result, Score
 from edgesim.core.errors import ContractError
 from edgesim.core.update import ModelState
 
 
-class NullBackend:
+class NullBackend(Backend):
     """A backend without tensors, which trains nothing."""
 
     trains: ClassVar[bool] = False
@@ -33,7 +33,7 @@ class NullBackend:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Null:
+class Null(BackendPart):
     """Timing only: simulated seconds, bytes and joules without any training."""
 
     trains: ClassVar[bool] = False

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from edgesim.core.backend import Assignment, LocalTraining, PersonalScoring, Result, Score, Scoring, Work
+from edgesim.core.backend import (
+    Assignment,
+    FuturesBackend,
+    LocalTraining,
+    PersonalScoring,
+    Result,
+    Score,
+    Scoring,
+    Work,
+)
 from edgesim.core.errors import EdgesimError
 from edgesim.core.update import ModelState
 from edgesim.execution.processes import Pool
@@ -58,10 +67,9 @@ class Parts:
         self.missing = len(self.found)
 
 
-class PooledBackend(ABC):
+class PooledBackend(FuturesBackend):
     """A pool of processes. Jobs are pure, so results do not depend on the process or the order of training."""
 
-    trains: ClassVar[bool] = True
     rounds_ahead = 64
 
     def __init__(self, trainer: Trainer, workers: int, pool: Pool, models: HeldModels) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
+from edgesim.core.backend import BackendPart
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory
 from edgesim.core.update import ModelState
 from edgesim.execution.backends.pooled import HeldModels, Item, Kind, PooledBackend
@@ -50,12 +51,11 @@ def _work(work: tuple[Kind, Any, Sequence[int]], *models: ModelState) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ray:
+class Ray(BackendPart):
     """Train in processes of a Ray cluster of one thread each, on this machine or on many."""
 
     workers: Count = 2  # jobs at a time, a process and thread each
     address: str | None = None  # of a running cluster, HOST:PORT or auto; None: RAY_ADDRESS, else this machine alone
-    trains: ClassVar[bool] = True
 
     def check(self) -> None:
         """Raise ConfigError if Ray is not installed, or so many processes of this machine do not fit into memory."""

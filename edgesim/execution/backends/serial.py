@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from edgesim.core.backend import Assignment, Result, Score
+from edgesim.core.backend import Assignment, Backend, BackendPart, Result, Score
 from edgesim.core.update import ModelState
 from edgesim.learning.train.torch_settings import check_device
 
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from edgesim.learning.train.trainer import Trainer
 
 
-class SerialBackend:
+class SerialBackend(Backend):
     """One trainer in this process."""
-
-    trains: ClassVar[bool] = True
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -39,11 +37,10 @@ class SerialBackend:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serial:
+class Serial(BackendPart):
     """Train in this process, one job after another."""
 
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
-    trains: ClassVar[bool] = True
 
     def check(self) -> None:
         """Raise ConfigError if torch has no such device."""

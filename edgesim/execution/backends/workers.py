@@ -6,14 +6,14 @@ import copy
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from edgesim.core.backend import Result
+from edgesim.core.backend import BackendPart, Result
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory
 from edgesim.core.update import ModelState
 from edgesim.execution.backends.pooled import DEPTH, HeldModels, Item, PooledBackend
 from edgesim.execution.processes import ProcessPool, cannot_start, warm_up
-from edgesim.execution.shared_memory import Block, SharedMemory
+from edgesim.execution.shared_memory import MemoryBlock, SharedMemory
 from edgesim.files.loaded_code import LoadedCode, check_same, loaded_here
 from edgesim.learning.codec.packed import Tensors
 from edgesim.learning.train.torch_settings import check_device, plain_torch
@@ -72,7 +72,7 @@ class _Sent(NamedTuple):
 
     worker: int
     result: Result
-    blocks: Sequence[Block]  # body, new_device_state and own_model of the result, in this order
+    blocks: Sequence[MemoryBlock]  # body, new_device_state and own_model of the result, in this order
 
 
 class _Worker(NamedTuple):
@@ -83,7 +83,7 @@ class _Worker(NamedTuple):
     trainer: Any  # the trainer, or the object that `make` returned
     inbox: SharedMemory
     outbox: SharedMemory
-    sent: deque[Sequence[Block]]  # blocks of the last items, which may not have been read yet
+    sent: deque[Sequence[MemoryBlock]]  # blocks of the last items, which may not have been read yet
 
 
 _WORKER: _Worker | None = None
@@ -93,7 +93,7 @@ _WORKER: _Worker | None = None
 def _start_worker(
     code: LoadedCode,
     inbox: SharedMemory,
-    trainer: Block,
+    trainer: MemoryBlock,
     make: Callable[[Trainer], Any] | None,
     each: tuple[int, SharedMemory],
 ) -> None:
@@ -111,7 +111,7 @@ def _worker() -> _Worker:
 
 
 @plain_torch()  # the user's script may change torch's settings when the process loads it
-def _work_in_worker(work: tuple[Callable[..., Any], Any, Mapping[int, Block]]) -> Any:
+def _work_in_worker(work: tuple[Callable[..., Any], Any, Mapping[int, MemoryBlock]]) -> Any:
     kind, given, blocks = work
     code, _, trainer, inbox, _, _ = _worker()
     check_same(code)
@@ -149,12 +149,11 @@ def _share_tensors(models: Sequence[ModelState | None]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
+class Workers(BackendPart):
     """Train in worker processes of one thread each."""
 
     workers: Count = 2  # processes that train, a thread each
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one; all workers share it
-    trains: ClassVar[bool] = True
 
     def check(self) -> None:
         """Raise ConfigError if torch has no such device, or so many processes do not fit into memory."""

@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from edgesim.core.arrays import Arr
+from edgesim.core.cost_model import CostModel
 from edgesim.core.errors import ConfigError
 from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Pass, Submodel
@@ -50,7 +51,7 @@ class _Terms(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPMTPaper:
+class FedPMTPaper(CostModel):
     """Operations of convolutions followed by linear layers, by the FedPMT paper's formulas. It refuses other models.
 
     `count`: "published" gives the printed numbers, "corrected" the numbers of the same formulas without errors. If a
@@ -59,9 +60,6 @@ class FedPMTPaper:
     """
 
     count: Literal["published", "corrected"] = "published"  # the basis of the paper's round times
-
-    def check(self, widths: int) -> None:
-        """Accept every method: any part has a price."""
 
     def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
         """Return operations, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,).

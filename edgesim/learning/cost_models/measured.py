@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from edgesim.core.arrays import Arr
+from edgesim.core.cost_model import CostModel
 from edgesim.core.price_list import F32_BYTES, CostProfile, Include, Sparse
 from edgesim.core.task import Pass, Submodel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(CostModel):
     """FLOPs by PyTorch's own counter, layer by layer, so that frozen and thinner parts cost less.
 
     `include`: "counted", or "all" to add by formula the operations that the counter scores as zero and the optimiser's
     update. `sparse`: zeros of masked layers cost like any number ("dense") or nothing ("ideal").
     """
 
+    networks: ClassVar[bool] = True
+
     include: Include = "counted"
     sparse: Sparse = "dense"  # as on today's hardware
-
-    def check(self, widths: int) -> None:
-        """Accept every method: any part has a measured price."""
 
     def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
@@ -50,7 +51,7 @@ class Measured:
     def amounts(
         self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
     ) -> dict[str, Arr]:
-        """Return the amounts of all terms, each of shape (k,). See edgesim.core.cost_model.Itemised.
+        """Return the amounts of all terms, each of shape (k,). See edgesim.core.cost_model.CostModel.
 
         Steps, layers and parameter bytes belong to the SGD steps of training on the samples of local SGD. Other work
         has only FLOPs.

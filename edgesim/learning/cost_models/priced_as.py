@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from edgesim.core.arrays import Arr
+from edgesim.core.cost_model import CostModel
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.price_list import CostProfile
@@ -23,7 +24,7 @@ _Size: TypeAlias = Annotated[str, Field(examples=["3x224x224"])]
 
 
 @dataclass(frozen=True, kw_only=True)
-class As:
+class As(CostModel):
     """FLOPs, bytes and memory of another network. The network of the scenario itself is trained.
 
     A part costs the same share of the other network as of the scenario's own: half the FLOPs, or bytes, of one network
@@ -52,9 +53,6 @@ class As:
         model = self.model if isinstance(self.model, str) else str(self.model.get("name"))
         return model if self.input is None else f"{model} on {self.input}"
 
-    def check(self, widths: int) -> None:
-        """Accept every method: any part is a share of the whole."""
-
     def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
         large = _large(cost_profile)
@@ -66,7 +64,7 @@ class As:
     def amounts(
         self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
     ) -> Mapping[str, Arr]:
-        """Return the amounts of all terms, each of shape (k,). See edgesim.core.cost_model.Itemised."""
+        """Return the amounts of all terms, each of shape (k,). See edgesim.core.cost_model.CostModel."""
         large, flops = _large(cost_profile), self.flops(cost_profile, work, submodel, samples, steps)
         whole = Measured().amounts(large, replace(work, submodel=Submodel()), Submodel(), samples, steps)
         share = 1.0 if work.kind == "flops" else _share(cost_profile, work, submodel)

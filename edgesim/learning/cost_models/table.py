@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import MinLen
 
 from edgesim.core.arrays import Arr
+from edgesim.core.cost_model import CostModel
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PositiveShare
 from edgesim.core.price_list import CostProfile
@@ -16,12 +17,12 @@ from edgesim.learning.cost_models.measured import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableCost:
+class TableCost(CostModel):
     """Training cost of width i = ratio i x the measured FLOPs of the full model. Other work is measured."""
 
     ratios: Annotated[tuple[PositiveShare, ...], MinLen(1)]  # of the full model's training cost, by width
 
-    def check(self, widths: int) -> None:
+    def check(self, *, widths: int) -> None:
         """Raise ConfigError if the method's number of widths is not the number of ratios."""
         if widths and widths != len(self.ratios):
             raise ConfigError(f"cost.ratios: the method has {widths} widths, found {len(self.ratios)} ratios")

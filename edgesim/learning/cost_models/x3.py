@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from edgesim.core.arrays import Arr
+from edgesim.core.cost_model import CostModel
 from edgesim.core.price_list import CostProfile, Sparse
 from edgesim.core.task import Pass, Submodel
 from edgesim.learning.cost_models.measured import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
-class X3:
+class X3(CostModel):
     """Training costs three times the forward FLOPs of the model that a device holds, whole or thinner.
 
     Forward FLOPs come from PyTorch's counter: 2 for each multiply-accumulate of convolutions and matrix products, none
@@ -22,9 +23,6 @@ class X3:
     """
 
     sparse: Sparse = "dense"
-
-    def check(self, widths: int) -> None:
-        """Accept every method: any part has a forward pass."""
 
     def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""

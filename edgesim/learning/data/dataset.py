@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
@@ -223,3 +224,11 @@ class Dataset:
 
 def _numbers(content: Array | Numbers) -> Numbers:
     return content if isinstance(content, Numbers) else Numbers(content)
+
+
+class DataPart(ABC):
+    """A data set as a scenario names it: a frozen dataclass."""
+
+    @abstractmethod
+    def load(self) -> Dataset:
+        """Return the data set. Raises DataError if files are missing or damaged, ConfigError if keys do not fit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,7 +17,7 @@ from edgesim.core.limits import Count
 from edgesim.files.reading import check_room
 from edgesim.files.user_cache import cache_folder
 from edgesim.learning.data.augment import Augment
-from edgesim.learning.data.dataset import Dataset, Numbers
+from edgesim.learning.data.dataset import DataPart, Dataset, Numbers
 from edgesim.learning.data.decoded import Decoded, decoded
 from edgesim.learning.data.normalise import FeatureScaling, Moments, Preset, normalised, scaling_of
 
@@ -62,7 +62,7 @@ class Raw(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(ABC):
+class Source(DataPart):
     """Keys common to all data sources."""
 
     name: ClassVar[str]

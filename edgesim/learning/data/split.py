@@ -1,14 +1,20 @@
-"""Samples of each device, and the draws that several partitions share. NumPy only."""
+"""Abstract class of partitions, the samples of each device, and draws that several partitions share. NumPy only."""
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+
+if TYPE_CHECKING:
+    from edgesim.learning.data.dataset import Dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +39,33 @@ def _placed(rows: Sequence[Ids], ids: Ids, devices: int) -> tuple[Ids, ...]:
     for device, own in zip(ids.tolist(), rows, strict=True):
         found[device] = own
     return tuple(found)
+
+
+class Partition(ABC):
+    """Division of samples among devices as a scenario names it: a frozen dataclass.
+
+    A partition overrides one function: `split`, or `divide` if it reads more of the data than labels, or `counts` if
+    there are only numbers of samples.
+    """
+
+    by_classes: ClassVar[bool] = True  # False: labels may be of any kind
+
+    @property
+    def has_samples(self) -> bool:
+        """True if devices get samples, False if they get only a number of them."""
+        return type(self).counts is Partition.counts
+
+    def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
+        """Return the partition by labels, as places in these labels. Raises ConfigError if they do not fit."""
+        raise NotImplementedError("it must have split(), divide() or counts()")
+
+    def divide(self, data: Dataset, rows: Ids, tests: Ids, devices: int, key: Key) -> Split:
+        """Return the partition of these rows of both splits, as places in them. Raises ConfigError unless it fits."""
+        return self.split(data.labels("train")[rows], data.labels("test")[tests], devices, data.classes, key)
+
+    def counts(self, devices: int, key: Key) -> Ids:
+        """Return the number of samples of each device, int64, shape (devices,)."""
+        raise NotImplementedError("it must have counts()")
 
 
 class SamplePool:

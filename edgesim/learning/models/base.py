@@ -31,7 +31,7 @@ class ModelPlugin(ABC):
     """A network by name. `init_from`: safetensors file of a state dict to start from, instead of a random draw."""
 
     init_from: ScenarioPath | None = None
-    native_input_shape: ClassVar[tuple[int, ...]]  # input shape in the source. build() takes others too
+    native_input_shape: ClassVar[tuple[int, ...] | None] = None  # input shape in the source. build() takes others too
     native_classes: ClassVar[int] = 10
     native_objective: ClassVar[Objective] = CLASSIFICATION  # objective of its price where no scenario names another
 

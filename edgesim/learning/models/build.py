@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from edgesim.config.plugin_fields import Foreign
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import check_memory
 from edgesim.core.rng import Key
@@ -25,20 +26,8 @@ _QUICK = 1_000_000  # numbers of a network up to which a trial run is faster tha
 _SHOWN = 3  # differences named in an error line
 
 
-class OwnNetwork(Protocol):
-    """A user's own network: a class from outside and its arguments."""
-
-    @property
-    def cls(self) -> type[nn.Module]:
-        """The class."""
-
-    @property
-    def args(self) -> Mapping[str, Any]:
-        """Its keyword arguments."""
-
-
 def build_model(
-    plugin: ModelPlugin | OwnNetwork,
+    plugin: ModelPlugin | Foreign,
     input_shape: Sequence[int],
     classes: int,
     key: Key,
@@ -169,7 +158,7 @@ def own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from layer.named_buffers(recurse=False, remove_duplicate=False)
 
 
-def _call(plugin: OwnNetwork) -> nn.Module:
+def _call(plugin: Foreign) -> nn.Module:
     """Call a user's own class, or a function that declares that it returns a network."""
     made: Any = plugin.cls
     if not isinstance(made, type):

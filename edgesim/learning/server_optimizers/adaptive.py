@@ -5,6 +5,7 @@ Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -41,9 +42,9 @@ class Adaptive(ServerOptimizer):
         """FLOPs per parameter: 3 for the first moment if there is one, those of the second one, and 7 for the step."""
         return _STEP_FLOPS + 3.0 * (self.beta1 > 0) + self.second_flops
 
+    @abstractmethod
     def second(self, before: Tensor, square: Tensor) -> Tensor:
         """Return the second moment after a move, from its old value and the square of the move."""
-        raise NotImplementedError
 
     def step(self, kept: Mapping[str, Tensor], move: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
         """Return the new moments and the step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,7 +20,7 @@ _PARAMS = Payload(collections=frozenset({"params"}))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptimizer:
+class ServerOptimizer(ABC):
     """Base class of server optimisers: frozen dataclasses of hyper-parameters and pure functions.
 
     The *move* of a parameter is its value after the aggregation minus its value before it. The optimiser takes the
@@ -33,13 +34,13 @@ class ServerOptimizer:
         return False
 
     @property
+    @abstractmethod
     def flops_per_parameter(self) -> float:
         """FLOPs of a step per parameter: one for each product, quotient, sum and root."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, kept: Mapping[str, Tensor], move: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
         """Return the new moments of a parameter and its step, of the move's shape. `kept`: moments, empty at first."""
-        raise NotImplementedError
 
 
 def stepped(

@@ -14,7 +14,7 @@ from plotly import graph_objects
 
 from edgesim.reports.curves import mean_and_range
 from edgesim.reports.figures import PALETTE
-from edgesim.reports.format import Unit, text, unit_for
+from edgesim.reports.format import DisplayUnit, text, unit_for
 from edgesim.reports.gantt import PHASES
 from edgesim.reports.html.content import Cell, Chart, Entry, SlowestRound, Table, Tradeoff
 from edgesim.reports.html.words import is_accuracy, middle, number, percent, words_of
@@ -67,13 +67,13 @@ def folded(label: str, most: int) -> str:
     return "<br>".join(safe(line) for line in cut[:3])
 
 
-def unit_of(column: str, largest: float) -> Unit:
+def unit_of(column: str, largest: float) -> DisplayUnit:
     """Return the unit in which a column of a study is drawn."""
     quantity = column.partition("@")[0]
     return unit_for(quantity, largest if math.isfinite(largest) else 0.0)
 
 
-def titled(words: str, unit: Unit) -> str:
+def titled(words: str, unit: DisplayUnit) -> str:
     """Return the title of an axis."""
     return safe(f"{words} ({unit.symbol})" if unit.symbol else words)
 

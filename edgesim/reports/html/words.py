@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from edgesim.reports.format import Unit, heading, unit_for
+from edgesim.reports.format import DisplayUnit, heading, unit_for
 
 ALPHA = 0.05  # a difference with a larger p-value may be luck
 
@@ -97,12 +97,12 @@ def interval(column: str, low: float, high: float, largest: float | None = None)
     return f"at most {number(column, high, largest)}" if ends[1] else ""
 
 
-def _unit(column: str, value: float) -> Unit:
+def _unit(column: str, value: float) -> DisplayUnit:
     if is_accuracy(column):
-        return Unit("%", 0.01)
+        return DisplayUnit("%", 0.01)
     quantity = column.partition("@")[0]
     if quantity == "co2e_g":
-        return Unit("kg", 1e3) if abs(value) >= 2e3 else Unit("g", 1.0)
+        return DisplayUnit("kg", 1e3) if abs(value) >= 2e3 else DisplayUnit("g", 1.0)
     return unit_for(quantity.rpartition(".")[2], abs(value))
 
 

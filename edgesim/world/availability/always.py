@@ -10,7 +10,7 @@ import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Key
-from edgesim.world.availability.base import Availability
+from edgesim.world.availability.base import Availability, AvailabilityPart
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -37,7 +37,7 @@ class Unbroken(Availability):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Always:
+class Always(AvailabilityPart):
     """Every device can be reached at every moment."""
 
     def build(self, n: int, key: Key, path: str) -> Availability:

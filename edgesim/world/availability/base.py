@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -74,9 +74,10 @@ class Availability(ABC):
         return total_s
 
 
-class AvailabilityPart(Protocol):
-    """A part of the kind "availability"."""
+class AvailabilityPart(ABC):
+    """An availability as a scenario names it: a frozen dataclass."""
 
+    @abstractmethod
     def build(self, n: int, key: Key, path: str) -> Availability:
         """Return when n devices can be reached. Raises ConfigError that names a key below `path`, or DataError.
 

@@ -11,7 +11,7 @@ from edgesim.config.units import PerDevice, Seconds, draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.limits import MOST_LOOKS, PositiveShare, check_steps
 from edgesim.core.rng import Draws, Key
-from edgesim.world.availability.base import Availability
+from edgesim.world.availability.base import Availability, AvailabilityPart
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -40,7 +40,7 @@ class ChanceAnswers(Availability):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bernoulli:
+class Bernoulli(AvailabilityPart):
     """A device can be reached with probability `p` whenever the server looks for devices, independently each time.
 
     It breaks no jobs. If no device can be reached, the server looks again after `retry`.

@@ -11,7 +11,7 @@ from edgesim.config.units import Seconds
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.limits import Count, PositiveShare, Share
 from edgesim.core.rng import Draws, Key
-from edgesim.world.availability.base import Availability
+from edgesim.world.availability.base import Availability, AvailabilityPart
 from edgesim.world.processes.on_off import cell_of
 
 # A state that lasts so many slots (a hundred days of quarters of an hour) is taken to last for ever.
@@ -70,7 +70,7 @@ class Slots(Availability):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diurnal:
+class Diurnal(AvailabilityPart):
     """A device is on with probability mean + amplitude x sin(2 pi (t / period + zone / zones)), cut to [0, 1].
 
     The probability is that of the start of a slot; a device is drawn anew for every slot of time, and for one of the

@@ -11,7 +11,7 @@ from edgesim.config.units import Delay, PerDevice, Seconds, draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
-from edgesim.world.availability.base import Availability
+from edgesim.world.availability.base import Availability, AvailabilityPart
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -34,7 +34,7 @@ class Lives(Availability):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lifetime:
+class Lifetime(AvailabilityPart):
     """A device joins at `join` and leaves for good at `leave`, both counted from the start of the run."""
 
     join: PerDevice[Delay] = 0.0  # there from the start

@@ -10,7 +10,7 @@ from edgesim.config.units import PerDevice, Seconds, draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.limits import Count
 from edgesim.core.rng import Key
-from edgesim.world.availability.base import Availability
+from edgesim.world.availability.base import Availability, AvailabilityPart
 from edgesim.world.processes.on_off import OnOff
 
 
@@ -39,7 +39,7 @@ class Followers(Availability):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sessions:
+class Sessions(AvailabilityPart):
     """A device is on and off in turn, for exponential times with the means `on` and `off`.
 
     At the start it is on with probability on / (on + off), as it is at any other time.
@@ -56,7 +56,7 @@ class Sessions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Groups:
+class Groups(AvailabilityPart):
     """Neighbours that fail together, as behind one gateway: devices 0 to size - 1 are a group, the next `size` another.
 
     A group is on and off in turn, for exponential times with the means `on` and `off`. Groups are given by their size

@@ -11,7 +11,7 @@ from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Key
 from edgesim.files.tables import read_rows
-from edgesim.world.availability.base import Availability
+from edgesim.world.availability.base import Availability, AvailabilityPart
 
 _COLUMNS = ("device", "start", "end")
 
@@ -53,7 +53,7 @@ def _sortable(device: Ids, time_s: Arr | float) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AvailabilityTrace:
+class AvailabilityTrace(AvailabilityPart):
     """Intervals from a CSV or parquet file with the columns device, start, end: on in [start, end), else off.
 
     Devices are numbered from 0, times are seconds since the start of the run. Rows may have any order. A device without

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.job import ON_TIME_S
+from edgesim.core.rng import Key
 from edgesim.world.processes.daily_profile import DailyWindows, seconds_until_zero, stored_after
 
 _ROUNDINGS = 8  # of a time, as the seconds of a job are added up in several ways; late in a long run they are more
@@ -210,3 +212,16 @@ def _store_after(store_j: Arr, seconds: Arr, lengths_s: Arr, net_w: Arr, capacit
     """Return the joules of stores after so many seconds of a day, see `stored_after`, never below 0."""
     left_j: Arr = np.maximum(stored_after(seconds, store_j, lengths_s, net_w, capacity_j), 0.0)
     return left_j
+
+
+class BatteryPart(ABC):
+    """Batteries of a fleet block as a scenario names them: a frozen dataclass."""
+
+    plugged_in: ClassVar[bool] = False  # True: there is no battery, and `build` is not called
+
+    @abstractmethod
+    def build(self, idle_w: Arr, key: Key, path: str) -> Batteries:
+        """Return batteries, at the start of a run, of devices with these idle powers, shape (n,).
+
+        Raises ConfigError that names a key below `path`.
+        """

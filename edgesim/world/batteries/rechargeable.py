@@ -11,7 +11,7 @@ from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PositiveShare, Share
 from edgesim.core.rng import Key
-from edgesim.world.batteries.base import Batteries, BatteryArrays
+from edgesim.world.batteries.base import Batteries, BatteryArrays, BatteryPart
 from edgesim.world.processes.daily_profile import DAY_S, DailyWindows
 
 _LEAST_S = 1e-3  # between two changes of a battery that comes and goes: each is gone through
@@ -19,7 +19,7 @@ _MOST_S = 1e12  # of charging until a device that died is back, 30,000 years: un
 
 
 @dataclass(frozen=True, kw_only=True)
-class Battery:
+class Rechargeable(BatteryPart):
     """Batteries of a block of devices.
 
     `level` and `restart` are shares of the capacity. `windows` are the hours of each day, [from, to] after midnight,
@@ -78,4 +78,4 @@ def _check_lasting(arrays: BatteryArrays, path: str) -> None:
         )
 
 
-PLUGINS = {"rechargeable": Battery}
+PLUGINS = {"rechargeable": Rechargeable}

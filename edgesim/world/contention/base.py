@@ -8,24 +8,28 @@ only grow, and it says when the next one will be through if nothing changes befo
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from edgesim.core.errors import ConfigError, ContractError
 
 Link: TypeAlias = Hashable
 
 
-class SharedLinks(Protocol):
+class SharedLinks(ABC):
     """Shared links of any discipline, as the event loop sees them. Seconds are absolute and never go back."""
 
     @property
+    @abstractmethod
     def busy(self) -> int:
         """Number of transfers under way."""
 
+    @abstractmethod
     def queue_length(self, link: Link) -> int:
         """Return the number of transfers under way whose path crosses a link, those that wait included."""
 
+    @abstractmethod
     def admit(self, flow: int, path: Sequence[Link], nbytes: float, now_s: float) -> None:
         """Start a transfer of `nbytes` over the links of `path`, all of them at once.
 
@@ -33,34 +37,41 @@ class SharedLinks(Protocol):
         ConfigError if a link does not exist.
         """
 
+    @abstractmethod
     def drop(self, flow: int, now_s: float) -> float:
         """Abort a transfer; return the bytes it has moved. Raises ContractError if it is not under way."""
 
+    @abstractmethod
     def next_done(self) -> tuple[float, int] | None:
         """Return second and flow of the next end if nothing changes before; None if no transfer moves.
 
         Of several ends at one second, that of the lowest flow comes first.
         """
 
+    @abstractmethod
     def finish(self, flow: int, now_s: float) -> None:
         """End a transfer at the second that `next_done` gave.
 
         Raises ContractError if it is not under way or due more than 1e-9 s (relative, after the first second) from now.
         """
 
+    @abstractmethod
     def rate_bps(self, flow: int) -> float:
         """Return the rate of a transfer from the last change on."""
 
+    @abstractmethod
     def moved_bytes(self, flow: int, now_s: float) -> float:
         """Return the bytes that a transfer has moved by `now_s`, not earlier than the last change."""
 
+    @abstractmethod
     def set_capacity(self, link: Link, bps: float, now_s: float) -> None:
         """Change the speed of a link; at 0 its transfers wait. Raises ConfigError if it is below 0 or NaN."""
 
 
-class DisciplinePart(Protocol):
-    """A part of the kind "discipline"."""
+class DisciplinePart(ABC):
+    """A discipline of shared links as a scenario names it: a frozen dataclass."""
 
+    @abstractmethod
     def links(self, capacity_bps: Mapping[Any, float]) -> SharedLinks:
         """Return links of these speeds, in bit/s, without a transfer.
 

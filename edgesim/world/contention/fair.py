@@ -15,6 +15,7 @@ from typing import Any
 
 from edgesim.world.contention.base import (
     Capacities,
+    DisciplinePart,
     Link,
     SharedLinks,
     check_end,
@@ -25,7 +26,7 @@ from edgesim.world.contention.base import (
 from edgesim.world.contention.paths import GRAINS, Agenda, Flow, Line, SharedPath, connected, fill
 
 
-class FairLinks:
+class FairLinks(SharedLinks):
     """Links on which every transfer gets its max-min fair share over its whole path. Implements SharedLinks.
 
     No transfer's rate could be raised without lowering one that is no faster. Rates change when a transfer starts or
@@ -216,7 +217,7 @@ class FairLinks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fair:
+class Fair(DisciplinePart):
     """Every transfer gets its max-min fair share over its whole path.
 
     Source: Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2.

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgesim.world.contention.base import (
     Capacities,
+    DisciplinePart,
     Link,
     SharedLinks,
     check_end,
@@ -47,7 +48,7 @@ class _Transfer:
         return self.since_s + self.left_bits / self.rate_bps if self.rate_bps > 0 else math.inf
 
 
-class FifoLinks:
+class FifoLinks(SharedLinks):
     """Links with a queue each, in order of admission. Implements SharedLinks.
 
     A transfer holds its whole path. It starts when it is first in the queue of every link of its path, moves at the
@@ -156,7 +157,7 @@ class FifoLinks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fifo:
+class Fifo(DisciplinePart):
     """Transfers pass one at a time in the order in which they came; one that waits holds its place on all its links."""
 
     def links(self, capacity_bps: Mapping[Any, float]) -> SharedLinks:

@@ -7,14 +7,10 @@ from math import inf
 
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
-from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key, Purpose
 from edgesim.world.contention.base import SharedLinks
 from edgesim.world.fleet import Fleet
 from edgesim.world.topology.base import Access, Hop, Paths
-
-_PATHS = ("capacity_bps", "path", "latency_s")  # what a part of the kind "topology" gives
-_OFFERS = ("admit", "drop", "next_done", "finish", "moved_bytes")  # what the event loop asks of shared links
 
 
 @dataclass(frozen=True)
@@ -36,19 +32,13 @@ class SharedNetwork:
 def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:
     """Return the shared links of a scenario, or None if every device has links of its own.
 
-    Raises ConfigError if the fleet mixes both, if the topology has links that nobody would use, or if a device
-    cannot reach the server.
+    Raises ConfigError if a device cannot reach the server.
     """
-    networks = [block.network or scenario.network for block in scenario.fleet]
-    discipline = getattr(networks[0].value, "discipline", None)
-    if any(getattr(network.value, "discipline", None) != discipline for network in networks):
-        raise ConfigError("fleet.network: blocks must all have shared links of one discipline, or none")
+    discipline = (scenario.fleet[0].network or scenario.network).value.discipline
     if discipline is None:
-        if not scenario.topology.value.only_access:
-            raise ConfigError("topology.name: links beyond the devices' own need network.name = 'shared'")
         return None
     access = Access(fleet.up_bps, fleet.down_bps, fleet.latency_s)
     key = Key(scenario.seed).at(Purpose.CHANNEL)
-    paths: Paths = built(scenario.topology, "topology", _PATHS, access, key, by="paths")
-    links = built(discipline, "network.discipline", _OFFERS, paths.capacity_bps, by="links")
+    paths = built(scenario.topology, "topology", Paths, scenario.topology.value.paths, access, key)
+    links = built(discipline, "network.discipline", SharedLinks, discipline.value.links, paths.capacity_bps)
     return SharedNetwork(links, paths)

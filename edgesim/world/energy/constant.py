@@ -15,21 +15,20 @@ from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PositiveNumber
 from edgesim.core.rng import Key
-
-COLUMNS = ("idle_w", "sleep_w", "transmit_w", "receive_w", "capacitance", "static_w")
+from edgesim.world.energy.base import EnergyPart, Powers
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoEnergy:
+class NoEnergy(EnergyPart):
     """Nothing consumes energy."""
 
-    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
-        """Return COLUMNS, all zero, each of shape (n,)."""
-        return {name: np.zeros(n) for name in COLUMNS}
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Powers:
+        """Return powers of 0."""
+        return Powers(*(np.zeros(n) for _ in Powers._fields))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Radio:
+class Radio(EnergyPart):
     """Common powers of the models: idle power, and the powers that transmitting and receiving add to it.
 
     `sleep`: power of a device that cannot be reached, instead of idle power. None: idle power.
@@ -63,12 +62,12 @@ class CpuEnergy(Radio):
     capacitance: PositiveNumber = 1e-28  # J s^2
     static: PerDevice[Watts] = 0.0
 
-    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
-        """Return COLUMNS, each of shape (n,). Raises ConfigError if the CPU has no frequency."""
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Powers:
+        """Return the powers of n devices. Raises ConfigError if the CPU has no frequency."""
         if np.isnan(cpu["frequency_hz"]).any():
             raise ConfigError(f"{path}.name: the energy of a CPU needs cpu.frequency in every fleet block that uses it")
         static_w = draw(self.static, n, key.at(4).numpy(), f"{path}.static")
-        return {**self.shared(n, key, path), "capacitance": np.full(n, self.capacitance), "static_w": static_w}
+        return Powers(**self.shared(n, key, path), capacitance=np.full(n, self.capacitance), static_w=static_w)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +76,13 @@ class Power(Radio):
 
     busy: PerDevice[Watts]
 
-    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
-        """Return COLUMNS, each of shape (n,). Raises ConfigError if busy is below idle."""
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Powers:
+        """Return the powers of n devices. Raises ConfigError if busy is below idle."""
         shared = self.shared(n, key, path)
         static_w = draw(self.busy, n, key.at(3).numpy(), f"{path}.busy") - shared["idle_w"]
         if (static_w < 0).any():
             raise ConfigError(f"{path}.busy: must be at least idle, found a device {-static_w.min():g} W below it")
-        return {**shared, "capacitance": np.zeros(n), "static_w": static_w}
+        return Powers(**shared, capacitance=np.zeros(n), static_w=static_w)
 
 
 PLUGINS = {"none": NoEnergy, "cpu": CpuEnergy, "power": Power}

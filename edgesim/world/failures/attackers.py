@@ -13,7 +13,7 @@ from edgesim.core.attack import Attack, Labels
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import CountOrZero, Share
 from edgesim.core.rng import Draws, Key
-from edgesim.world.failures.base import Failure
+from edgesim.world.failures.base import Failure, FailurePart
 
 _PROBABILITY, _WHETHER = 0, 1  # sub-streams of the part's key; never renumber
 
@@ -30,7 +30,7 @@ class Attacks(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attackers:
+class Attackers(FailurePart):
     """Some devices flip the `labels` that they train on, or multiply by `factor` how far they moved the model.
 
     Each device is an attacker with its `probability`, for the whole run; the `devices` listed are in any case. Of what
@@ -50,6 +50,11 @@ class Attackers:
     def among_peers(self) -> bool:
         """True if it also works without a server. Peers have no received model from which a change could be scaled."""
         return self.factor == 1.0
+
+    @property
+    def flips_labels(self) -> bool:
+        """True if it changes labels, which have to be classes then."""
+        return self.labels != "kept"
 
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the attacks of n devices. Raises ConfigError that names a key below `path`."""

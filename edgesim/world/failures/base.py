@@ -1,10 +1,10 @@
-"""Interface of failures: devices that crash or stop early, links that go down, a server that restarts."""
+"""Abstract classes of failures: devices that crash or stop early, links that go down, a server that restarts."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -52,9 +52,20 @@ class Failure:
         return {}
 
 
-class FailurePart(Protocol):
-    """A part of the kind "failure"."""
+class FailurePart(ABC):
+    """A failure as a scenario names it: a frozen dataclass."""
 
+    @property
+    def among_peers(self) -> bool:
+        """True if it also works without a server."""
+        return True
+
+    @property
+    def flips_labels(self) -> bool:
+        """True if it changes labels, which have to be classes then."""
+        return False
+
+    @abstractmethod
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the failures of n devices. Raises ConfigError that names a key below `path`."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Share
 from edgesim.core.rng import Draws, Key
-from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, phase_starts_s
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, FailurePart, phase_starts_s
 
 _WHETHER, _WHEN = 0, 1  # streams; never renumber
 _PROBABILITY, _MEAN_TIME, _PRONE, _JOBS = range(4)  # sub-streams of the part's key; never renumber
@@ -80,7 +80,7 @@ _MOMENTS: Mapping[str, _Moment] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crash:
+class Crash(FailurePart):
     """Devices crash in mid-job: with a `probability` for each job, or after an exponential time of mean `mean_time`.
 
     With a probability the moment is uniform within `phase` of the undisturbed job ("any": within the whole of it), at
@@ -89,7 +89,6 @@ class Crash:
     chosen at random once: probability 1, share 0.3 and phase "training" fell the same 30 % in every round.
     """
 
-    among_peers: ClassVar[bool] = True  # it strikes them too
     probability: PerDevice[Share] | None = None
     mean_time: PerDevice[Seconds] | None = None
     phase: Literal["any", "download", "training", "upload"] = "any"  # phase of the job in which it crashes

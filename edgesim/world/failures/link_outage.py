@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from edgesim.config.units import PerDevice, Seconds, draw
 from edgesim.core.rng import Key
-from edgesim.world.failures.base import Failure
+from edgesim.world.failures.base import Failure, FailurePart
 from edgesim.world.processes.on_off import OnOff
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkOutage:
+class LinkOutage(FailurePart):
     """The link of a device is up and down by turns, for exponential times with the means `up` and `down`.
 
     While it is down nothing is lost, but its transfers stand still; among peers those that it sends and those that it
@@ -20,7 +19,6 @@ class LinkOutage:
     Gilbert, "Capacity of a Burst-Noise Channel", Bell System Technical Journal 39 (1960), in continuous time.
     """
 
-    among_peers: ClassVar[bool] = True  # a message stands still while the link of either end is down
     up: PerDevice[Seconds]
     down: PerDevice[Seconds]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Lt
@@ -12,7 +12,7 @@ from edgesim.config.units import PerDevice, draw
 from edgesim.core.arrays import Arr
 from edgesim.core.limits import Share
 from edgesim.core.rng import Draws, Key
-from edgesim.world.failures.base import Failure
+from edgesim.world.failures.base import Failure, FailurePart
 
 _WHETHER, _SHARE = 0, 1  # streams; never renumber
 
@@ -35,14 +35,13 @@ class EarlyStops(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartialWork:
+class PartialWork(FailurePart):
     """With `probability` a job stops after a share of its local steps, uniform between `least` and 1, and delivers.
 
     Source: Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), Section 5.2, where 0, 50 or
     90 % of the chosen devices do a number of epochs drawn uniformly between 1 and all.
     """
 
-    among_peers: ClassVar[bool] = True  # it strikes them too
     probability: PerDevice[Share]
     least: Annotated[float, Ge(0), Lt(1)] = 0.0  # as in the paper, down to the first step
 

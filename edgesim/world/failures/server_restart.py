@@ -13,7 +13,7 @@ from edgesim.config.units import Seconds
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
-from edgesim.world.failures.base import Failure
+from edgesim.world.failures.base import Failure, FailurePart
 
 _MEAN_COUNT = 8.0  # restarts in a cell of time; any number gives the same law
 _LAST_CELL = 2.0**48  # beyond it cells are about as short as the steps of floats: there is always a restart in between
@@ -56,7 +56,7 @@ class PlannedRestarts(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerRestart:
+class ServerRestart(FailurePart):
     """The server restarts at random with `mean_time` between restarts (a Poisson process), or `at` given times.
 
     Times count from the start of the run. Updates that arrived since the last merge are lost.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,18 +12,7 @@ from edgesim.config.units import BitsPerSecond, Delay, JoulesPerBit, LossRate, P
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
-from edgesim.world.links.base import Links, SteadyLinks
-
-
-class NetworkPart(ABC):
-    """Base class of networks."""
-
-    @abstractmethod
-    def build(self, n: int, key: Key, path: str) -> Links:
-        """Return the links of n devices.
-
-        Raises ConfigError that names a key below `path`, the part's place in the scenario, or DataError with a file.
-        """
+from edgesim.world.links.base import Links, NetworkPart, SteadyLinks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,16 @@
-"""Interface of links, which tell the seconds of a transfer. The parts of this package build links for fleet blocks."""
+"""Abstract classes of links, which tell the seconds of a transfer, and of networks, which build links."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
+from edgesim.config.plugin_fields import Chosen
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.rng import Draws
+from edgesim.core.rng import Draws, Key
 
 MTU_BYTES = 1500.0  # packets of an Ethernet frame; what is lost is sent again packet by packet
 
@@ -20,51 +22,67 @@ _FEW_PACKETS = 32
 _MANY_LOSSES = 30.0
 
 
-class Links(Protocol):
-    """The links of a block of n devices; contention between them is not theirs."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Links(ABC):
+    """The links of a block of n devices; contention between them is not theirs. Arrays of shape (n,).
 
-    @property
-    def up_bps(self) -> Arr:
-        """Nominal rates from the devices, as methods are told, shape (n,)."""
+    `transmit_w` and `receive_w`: power that their radio adds to a device whose energy model gives no such power. None:
+    no power.
+    """
 
-    @property
-    def down_bps(self) -> Arr:
-        """Nominal rates to the devices, shape (n,)."""
-
-    @property
-    def latency_s(self) -> Arr:
-        """Nominal latencies, shape (n,)."""
-
-    @property
-    def j_per_bit(self) -> Arr:
-        """Joules that the network spends on a bit to or from a device, shape (n,)."""
+    up_bps: Arr  # nominal rates from the devices, as methods are told
+    down_bps: Arr  # nominal rates to the devices
+    latency_s: Arr  # nominal latencies
+    j_per_bit: Arr  # joules that the network spends on a bit to or from a device
+    transmit_w: Arr | None = None
+    receive_w: Arr | None = None
 
     @property
     def steady(self) -> bool:
         """True if transfers take equally long at any time and for every job."""
+        return False
 
+    @property
+    def impaired(self) -> bool:
+        """True if latency or the number of sendings is drawn for every transfer."""
+        return False
+
+    @abstractmethod
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
         """Return seconds of whole transfers that start at `now_s`, and those with the radio on, both of shape (k,).
 
         `rows`: positions in the block, shape (k,); `draws`: of the same k jobs. A pure function of its arguments.
         """
 
+    def delay_s(self, rows: Ids, up: bool, draws: Draws) -> Arr:
+        """Return the seconds before the first bit flows, shape (k,)."""
+        latency_s: Arr = self.latency_s[rows]
+        return latency_s
+
+    def sendings(self, rows: Ids, nbytes: Arr, up: bool, draws: Draws) -> Arr:
+        """Return how often a byte of each transfer is sent on average, at least 1, shape (k,)."""
+        return np.ones(len(rows))
+
+
+class NetworkPart(ABC):
+    """A network as a scenario names it: a frozen dataclass."""
+
+    discipline: Chosen | None = None  # sharing of links by transfers; None: devices have links of their own
+
+    @abstractmethod
+    def build(self, n: int, key: Key, path: str) -> Links:
+        """Return the links of n devices.
+
+        Raises ConfigError that names a key below `path`, the part's place in the scenario, or DataError with a file.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ImpairedLinks:
-    """Links whose latency may vary and whose packets may get lost. Arrays of shape (n,); None: it does not.
+class ImpairedLinks(Links):
+    """Links whose latency may vary and whose packets may get lost. Arrays of shape (n,); None: it does not."""
 
-    `transmit_w` and `receive_w` are what their radio adds to a device, where its energy model has no such power.
-    """
-
-    up_bps: Arr
-    down_bps: Arr
-    latency_s: Arr
-    j_per_bit: Arr
     jitter_s: Arr | None = None
     loss: Arr | None = None
-    transmit_w: Arr | None = None
-    receive_w: Arr | None = None
     apart: ClassVar[tuple[int, ...]] = ()  # the sub-stream of the draws, where the links draw other things too
 
     @property

@@ -1,9 +1,10 @@
-"""The seam of mobility: when devices move to which edge server."""
+"""Abstract class of mobility: when devices move to which edge server."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from edgesim.core.arrays import Ids
 from edgesim.core.rng import Key
@@ -17,9 +18,10 @@ class Move(NamedTuple):
     edge: int
 
 
-class Mobility(Protocol):
-    """A part of the kind "mobility"."""
+class Mobility(ABC):
+    """A mobility as a scenario names it: a frozen dataclass."""
 
+    @abstractmethod
     def moves(self, edge: Ids, edges: int, key: Key) -> Iterator[Move]:
         """Yield moves in the order of time, then device; `edge`: where devices are at first, shape (devices,).
 

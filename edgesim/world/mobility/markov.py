@@ -10,11 +10,11 @@ from edgesim.config.units import Seconds
 from edgesim.core.arrays import Ids
 from edgesim.core.limits import PositiveShare
 from edgesim.core.rng import Key
-from edgesim.world.mobility.base import Move
+from edgesim.world.mobility.base import Mobility, Move
 
 
 @dataclass(frozen=True, kw_only=True)
-class Markov:
+class Markov(Mobility):
     """A device stays with an edge server for an exponential time of mean `stay`, then moves to one beside it.
 
     Edge servers lie in a circle in the order of their numbers; a device moves to one of the two neighbours with equal

@@ -11,13 +11,13 @@ from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Ids
 from edgesim.core.rng import Key
 from edgesim.files.tables import read_rows
-from edgesim.world.mobility.base import Move
+from edgesim.world.mobility.base import Mobility, Move
 
 _COLUMNS = ("time", "device", "edge")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobilityTrace:
+class MobilityTrace(Mobility):
     """Moves from a CSV or parquet file with the columns time, device, edge: from then on the device is with this edge.
 
     Devices and edge servers are numbered from 0, times are seconds since the start of the run. Rows may have any order.

@@ -11,12 +11,12 @@ from annotated_types import Ge, Le
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import MOST_COUNT, Count
-from edgesim.core.peer_graph import PeerGraph, check_company, cliques, from_edges
+from edgesim.core.peer_graph import PeerGraph, Peers, check_company, cliques, from_edges
 from edgesim.core.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
-class Random:
+class Random(Peers):
     """Every device hears `degree` others, each set of them equally likely, whoever else hears them.
 
     If fewer others are online it hears them all. How many hear a device differs.
@@ -43,7 +43,7 @@ class Random:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GossipMatch:
+class GossipMatch(Peers):
     """Random groups whose members all hear each other.
 
     Mode "group": as many groups of `size` as there are, and each device left over joins a random one. Mode "pair":

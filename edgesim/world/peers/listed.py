@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
 from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.errors import ConfigError
-from edgesim.core.peer_graph import PeerGraph, from_edges
+from edgesim.core.peer_graph import PeerGraph, Peers, from_edges
 from edgesim.core.rng import Key
 from edgesim.files.reading import csv_rows, quoted
 
@@ -20,13 +19,12 @@ _DEVICE = re.compile(r"\s*[0-9]{1,18}\s*")  # what an int64 holds
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedPeers:
+class ListedPeers(Peers):
     """A CSV file with the columns source,target, device numbers from 0: the target hears the source.
 
     For both ways, a pair of devices needs two lines.
     """
 
-    redrawn: ClassVar[bool] = False
     file: ScenarioPath  # the CSV file
 
     def check(self, n: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, MultipleOf
@@ -12,15 +12,13 @@ from annotated_types import Ge, MultipleOf
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
-from edgesim.core.peer_graph import PeerGraph, check_company, cliques, from_edges
+from edgesim.core.peer_graph import PeerGraph, Peers, check_company, cliques, from_edges
 from edgesim.core.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ring:
+class Ring(Peers):
     """Devices in a circle: each hears the one before and the one after it."""
-
-    redrawn: ClassVar[bool] = False
 
     def check(self, n: int) -> None:
         """Raise ConfigError if there is one device only."""
@@ -32,10 +30,8 @@ class Ring:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Full:
+class Full(Peers):
     """Every device hears every other device."""
-
-    redrawn: ClassVar[bool] = False
 
     def check(self, n: int) -> None:
         """Raise ConfigError if there is one device only."""
@@ -47,13 +43,12 @@ class Full:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expander:
+class Expander(Peers):
     """Devices in a circle: each hears `degree` / 2 on either side.
 
     Source: BEER as compared in the DA-DPFL paper: degree 10.
     """
 
-    redrawn: ClassVar[bool] = False
     degree: Annotated[int, Ge(2), MultipleOf(2)] = 10
 
     def check(self, n: int) -> None:
@@ -69,7 +64,7 @@ class Expander:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exponential:
+class Exponential(Peers):
     """Device k of n hears those 1, 2, 4, 8, ... before it in the circle, as far as these are below n.
 
     With `one_peer` it hears one of them a round, in turn: in round t the one 2^(t mod their number) before it.
@@ -96,13 +91,12 @@ class Exponential:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StarOfStars:
+class StarOfStars(Peers):
     """The first `hubs` devices hear each other; every other device is linked to one of them, neighbours to the same.
 
     Other device j of m, counted from 0, hangs on hub j * hubs // m.
     """
 
-    redrawn: ClassVar[bool] = False
     hubs: Count
 
     def check(self, n: int) -> None:

@@ -1,10 +1,10 @@
-"""The seam of tariffs: a price, or a carbon intensity, as a piecewise constant function of simulated time."""
+"""Abstract class of tariffs: a price, or a carbon intensity, as a piecewise constant function of simulated time."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import inf, nextafter
-from typing import Protocol
 
 import numpy as np
 
@@ -60,13 +60,15 @@ class Steps:
         return of_period
 
 
-class Tariff(Protocol):
-    """A part of the kind "tariff": what a joule costs, or how much carbon it stands for."""
+class Tariff(ABC):
+    """Price of a joule, or its carbon intensity, as a scenario names it: a frozen dataclass."""
 
     @property
+    @abstractmethod
     def unit(self) -> str:
         """Return the unit of its prices: a currency, or "g"."""
 
+    @abstractmethod
     def steps(self, path: str) -> Steps:
         """Return it over simulated time, of one joule.
 

@@ -105,7 +105,7 @@ def _tariffs(given: Mapping[str, Chosen], zones: Sequence[str], key: str) -> lis
             found.append(FREE)
             continue
         path = f"prices.{key}" if label == ANY else f"prices.{key}.{label}"
-        found.append(built(given[label], path, ("mean", "next_change_s", "values"), path, by="steps"))
+        found.append(built(given[label], path, Steps, given[label].value.steps, path))
     return found
 
 

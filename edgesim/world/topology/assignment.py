@@ -63,7 +63,7 @@ def _column(scenario: Scenario, axis: int, key: Key) -> Arr:
     """Return one coordinate of all devices, shape (devices,)."""
     name = "xy"[axis]
     parts = [
-        draw(getattr(block, name), block.count, key.at(axis, index).numpy(), f"fleet.{index}.{name}")
+        draw(dict(block)[name], block.count, key.at(axis, index).numpy(), f"fleet.{index}.{name}")
         for index, block in enumerate(scenario.fleet)
     ]
     return np.concatenate(parts)

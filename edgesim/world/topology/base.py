@@ -7,11 +7,12 @@ is the pair of its nodes in the direction of the transfer: (3, 0) carries data o
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -56,18 +57,33 @@ class Tier(NamedTuple):
 _ENDLESS = Wire()
 
 
-class Paths(Protocol):
+class Paths(ABC):
     """The links of a network and the way between two of its nodes."""
 
-    @property
-    def capacity_bps(self) -> Mapping[Any, float]:
-        """Bits per second of every link; one of inf delays nobody."""
+    capacity_bps: Mapping[Any, float]  # bits per second of every link; one of inf delays nobody
 
+    @abstractmethod
     def path(self, source: int, target: int) -> tuple[Hop, ...]:
         """Return the links of the way with the fewest. Raises ConfigError if there is none."""
 
+    @abstractmethod
     def latency_s(self, source: int, target: int) -> float:
         """Return the seconds of delay that the links of this way add up to."""
+
+
+class TopologyPart(ABC):
+    """A topology as a scenario names it: a frozen dataclass."""
+
+    has_edge_servers: ClassVar[bool] = False  # True: `edge_servers` is their number, and `paths` gives TreePaths
+
+    @property
+    def only_access(self) -> bool:
+        """True if the devices' own access is the only limit."""
+        return False
+
+    @abstractmethod
+    def paths(self, access: Access, key: Key) -> Paths:
+        """Return the links and paths between server and devices. Raises ConfigError if there is no such topology."""
 
 
 def no_path(key: str, source: int, target: int, devices: int) -> ConfigError:
@@ -82,7 +98,7 @@ def _name(node: int, devices: int) -> str:
     return f"device {node - 1}" if 0 < node <= devices else "a node that is no device"
 
 
-class TreePaths:
+class TreePaths(Paths):
     """Devices below tiers of edge servers below one hub, to which the server is wired too; without tiers, a star.
 
     Neighbours share a parent: child j of m hangs on parent j * n // m of n. All is computed when asked for, so that a
@@ -104,6 +120,7 @@ class TreePaths:
             self._levels.append((self.nodes, tier.servers))
             self.nodes += tier.servers
         self._levels.append((self.hub, 1))
+        self.capacity_bps = _TreeSpeeds(self)
         self._place: Ids | None = None  # of each device among the nodes above it; None: neighbours share one
 
     def assign(self, place: Ids) -> None:
@@ -116,11 +133,6 @@ class TreePaths:
     def tier_node(self, place: int) -> int:
         """Return the node of an edge server of the lowest tier by its place in it."""
         return self._levels[1][0] + place
-
-    @property
-    def capacity_bps(self) -> Mapping[Any, float]:
-        """Bits per second of every link."""
-        return _TreeSpeeds(self)
 
     def path(self, source: int, target: int) -> tuple[Hop, ...]:
         """Return the links up to the first common parent and down again. Raises ConfigError for an unknown node."""
@@ -194,7 +206,7 @@ class _TreeSpeeds(Mapping[Any, float]):
                 yield (above, node)
 
 
-class GraphPaths:
+class GraphPaths(Paths):
     """The paths of a `networkx.DiGraph` whose edges bear `bps` and `latency_s`.
 
     Of several shortest ways the one is taken that breadth-first search from the lower of the two nodes finds first
@@ -207,7 +219,7 @@ class GraphPaths:
         self._key = key
         self._known: dict[Hop, tuple[Hop, ...]] = {}
         self._tree = lru_cache(_TREES_KEPT)(self._search)
-        self.capacity_bps: Mapping[Any, float] = {(a, b): bps for a, b, bps in graph.edges(data="bps")}
+        self.capacity_bps = {(a, b): bps for a, b, bps in graph.edges(data="bps")}
 
     def path(self, source: int, target: int) -> tuple[Hop, ...]:
         """Return the links of the way with the fewest. Raises ConfigError if there is none."""

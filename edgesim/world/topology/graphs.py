@@ -14,6 +14,7 @@ from edgesim.world.topology.base import (
     Access,
     Paths,
     Tier,
+    TopologyPart,
     TreePaths,
     Wire,
     random_regular,
@@ -25,7 +26,7 @@ _ENDLESS = float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _WithServer:
+class _WithServer(TopologyPart):
     """The server's own link: all that it sends (`server_up`) and receives (`server_down`) goes over it."""
 
     server_up: BitsPerSecondOrInf = _ENDLESS
@@ -55,7 +56,7 @@ class Star(_WithServer):
 class TreeTopology(_WithServer):
     """Devices hang on edge servers, neighbours together, and each edge server has a link towards the server."""
 
-    only_access: ClassVar[bool] = False
+    has_edge_servers: ClassVar[bool] = True
     edge_servers: Count  # number of edge servers
     edge_up: BitsPerSecondOrInf = _ENDLESS  # rate of an edge server's link, towards the server
     edge_down: BitsPerSecondOrInf = _ENDLESS  # rate of an edge server's link, from the server
@@ -71,8 +72,6 @@ class TreeTopology(_WithServer):
 class RingTopology(_WithServer):
     """Devices and server in a circle. Transfers to distant nodes cross the links of the nodes between."""
 
-    only_access: ClassVar[bool] = False
-
     def paths(self, access: Access, key: Key) -> Paths:
         """Return the links and paths of this topology."""
         return ring(access, self.wire())
@@ -82,7 +81,6 @@ class RingTopology(_WithServer):
 class RandomRegular(_WithServer):
     """A random connected graph of devices and server in which every node has `degree` neighbours."""
 
-    only_access: ClassVar[bool] = False
     degree: Count
 
     def paths(self, access: Access, key: Key) -> Paths:
@@ -91,13 +89,12 @@ class RandomRegular(_WithServer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileTopology:
+class FileTopology(TopologyPart):
     """A CSV file of links, columns a,b,bps_ab,bps_ba,latency_s; node 0 is the server and 1 + i device i.
 
     These are all links that there are: rates and latency of the devices' `network` are told to methods, no more.
     """
 
-    only_access: ClassVar[bool] = False
     file: ScenarioPath  # the CSV file
 
     def paths(self, access: Access, key: Key) -> Paths:

@@ -11,11 +11,11 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Split
+from edgesim.learning.data.split import Partition, Split
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks:
+class Blocks(Partition):
     """Consecutive samples: the first `samples_per_device` for the first device, and so on. Nothing is drawn."""
 
     by_classes: ClassVar[bool] = False  # labels of any kind

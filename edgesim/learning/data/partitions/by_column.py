@@ -9,13 +9,14 @@ import numpy as np
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
 from edgesim.files.reading import quoted
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.data.split import Split
+from edgesim.learning.data.split import Partition, Split
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByColumn:
+class ByColumn(Partition):
     """Samples with equal values in a column of the data go to one device: the least value to device 0, and so on.
 
     A device's own test set is what the test split has of its value, if all have some. Nothing is drawn. As many values
@@ -26,7 +27,7 @@ class ByColumn:
 
     column: str = "user"  # of the data set, neither a feature nor a label
 
-    def divide(self, data: Dataset, rows: Ids, tests: Ids, devices: int) -> Split:
+    def divide(self, data: Dataset, rows: Ids, tests: Ids, devices: int, key: Key) -> Split:
         """Return the partition of these rows of both splits, as places in them. Raises ConfigError unless it fits."""
         if self.column not in data.columns:
             known = ", ".join(sorted(data.columns)) or "none"

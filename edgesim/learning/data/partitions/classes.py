@@ -16,7 +16,7 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import SamplePool, Split, require
+from edgesim.learning.data.split import Partition, SamplePool, Split, require
 
 
 def draw_classes(
@@ -37,7 +37,7 @@ def draw_classes(
 
 
 @dataclass(frozen=True, kw_only=True)
-class XClass:
+class XClass(Partition):
     """Every device holds samples of x random classes."""
 
     x: Count = 2  # classes of a device
@@ -49,7 +49,7 @@ class XClass:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IidPlusClasses:
+class IidPlusClasses(Partition):
     """The first devices are alike, each of the others holds samples of x random classes."""
 
     iid_devices: CountOrZero = 5  # so many first devices are alike
@@ -68,7 +68,7 @@ class IidPlusClasses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cases:
+class Cases(Partition):
     """Ten devices with different numbers of classes.
 
     Case 1: 1 to 10, each number once, in random order. Case 2: five devices with 1 to 5, five with 6 to 10, at random.

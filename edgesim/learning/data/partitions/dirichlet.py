@@ -10,13 +10,13 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, PositiveFactor
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Split, by_class, equal_share, local_tests, require
+from edgesim.learning.data.split import Partition, Split, by_class, equal_share, local_tests, require
 
 _ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirichletLabel:
+class DirichletLabel(Partition):
     """For each class, device shares drawn from Dirichlet(beta); device sizes differ, every sample is used once.
 
     `balance`: a device that already holds its equal part gets nothing of the remaining classes.
@@ -58,7 +58,7 @@ def cut(shares: Arr, size: int) -> Ids:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirichletDevice:
+class DirichletDevice(Partition):
     """For each device, class shares drawn from Dirichlet(alpha). All devices have equal sizes and local test sets.
 
     Random devices take turns to draw a class from their shares and an unused sample of it, until all are full. If a

@@ -10,11 +10,11 @@ import numpy as np
 from edgesim.core.arrays import Ids
 from edgesim.core.limits import Count
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Split, equal_share, require
+from edgesim.learning.data.split import Partition, Split, equal_share, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class Iid:
+class Iid(Partition):
     """Every device gets a uniform draw of the training set; no sample is given twice."""
 
     by_classes: ClassVar[bool] = False  # labels of any kind

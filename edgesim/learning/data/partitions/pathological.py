@@ -10,11 +10,11 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Split, by_class, deal, equal_share, local_tests
+from edgesim.learning.data.split import Partition, Split, by_class, deal, equal_share, local_tests
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pathological:
+class Pathological(Partition):
     """Each device draws every sample from one of its `n_cls` classes, all equally likely, and has a local test set.
 
     A class that has run out starts anew, so that samples may be used by several devices, and, where a device is

@@ -14,11 +14,11 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, Share
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import SamplePool, Split, alike_devices, require
+from edgesim.learning.data.split import Partition, SamplePool, Split, alike_devices, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class SigmaRho:
+class SigmaRho(Partition):
     """The first round(sigma * devices) devices are i.i.d. Each other device holds rho labels.
 
     Smaller sigma and rho give more heterogeneous data. No two devices share a sample, except in shard mode. There the

@@ -10,10 +10,11 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.rng import Key
+from edgesim.learning.data.split import Partition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class Sizes(Partition):
     """A number of samples for every device, or [low, high] to draw from, both ends included. There are no samples."""
 
     samples_per_device: Count | tuple[Count, Count] = 500  # as 100 devices have of CIFAR-10

@@ -16,11 +16,11 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import MOST_COUNT
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Split, by_class, deal, require
+from edgesim.learning.data.split import Partition, Split, by_class, deal, require
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoClass:
+class TwoClass(Partition):
     """Two different classes per device, in equal halves. No sample is used twice. All classes have as many devices."""
 
     # FedPMT: 500 of CIFAR-10, so that 100 devices use all of it; 300 of MNIST

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -13,7 +12,7 @@ from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.errors import DataError
 from edgesim.files.reading import quoted, reading
 from edgesim.files.tables import column_names, read_columns, read_frame
-from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.dataset import DataPart, Dataset
 from edgesim.learning.data.sources.digits import shipped_numbers
 from edgesim.learning.data.tables import LabelledTable, TableLabels
 
@@ -24,16 +23,12 @@ _SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSource(ABC):
+class TableSource(DataPart):
     """Keys common to all tables. Features are standardised by the mean and deviation of the training samples."""
 
     test_share: Annotated[float, Gt(0), Lt(1)] = 0.2  # share of the samples, chosen at random, for the test
     split_seed: Annotated[int, Ge(0)] = 1  # of this split alone: runs with different seeds of their own share it
     standardise: bool = True  # features have mean 0 and deviation 1 over the training samples
-
-    @abstractmethod
-    def load(self) -> Dataset:
-        """Return the data set. Raises DataError or ConfigError if file and keys do not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from edgesim.core.limits import Count, PositiveFactor, Share, check_memory
 from edgesim.core.rng import Key, Purpose
 from edgesim.files.reading import in_short, quoted, read_text
 from edgesim.files.tables import read_frame
-from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.dataset import DataPart, Dataset
 from edgesim.learning.data.texts import Texts, long_enough
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -25,7 +25,7 @@ _COMMON, _STYLES, _WRITING = range(3)  # streams
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSource:
+class TextSource(DataPart):
     """Keys common to all texts. Samples of a user are consecutive, and the last ones are for the test.
 
     Source of this split: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"

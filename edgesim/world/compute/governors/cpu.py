@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.core.arrays import Arr
+from edgesim.core.arrays import Arr, Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,16 @@ class CpuArrays:
     cores: Arr
     capacitance: Arr  # J s^2, of one core
     static_w: Arr  # of the whole CPU while it computes, on top of the device's idle power
+
+    def rows(self, rows: Ids) -> CpuArrays:
+        """Return the CPUs in some rows."""
+        return CpuArrays(
+            min_hz=self.min_hz[rows],
+            max_hz=self.max_hz[rows],
+            cores=self.cores[rows],
+            capacitance=self.capacitance[rows],
+            static_w=self.static_w[rows],
+        )
 
     def compute_s(self, cycles: Arr, frequency_hz: Arr) -> Arr:
         """Return seconds, shape (k,), of `cycles` on every core: FLOPs / (FLOPs per cycle x cores x efficiency).

@@ -16,7 +16,6 @@ from edgesim.world.compute.governors.cpu import CpuArrays
 class Governor(ABC):
     """Chooses the frequency of each job; a pure function of its arguments."""
 
-    @abstractmethod
     def check(self, cpu: CpuArrays, path: str) -> None:
         """Raise ConfigError that names a key below `path` if these CPUs cannot be governed so."""
 
@@ -32,9 +31,6 @@ class Governor(ABC):
 @dataclass(frozen=True, kw_only=True)
 class Max(Governor):
     """As fast as possible."""
-
-    def check(self, cpu: CpuArrays, path: str) -> None:
-        """Every CPU can."""
 
     def choose(self, cycles: Arr, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
         """Return the highest frequencies, Hz, shape (k,)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
@@ -12,7 +12,7 @@ from edgesim.config.units import PerDevice, Seconds, draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.limits import check_steps
 from edgesim.core.rng import Draws, Key
-from edgesim.world.compute.slowdowns.base import Slowdown
+from edgesim.world.compute.slowdowns.base import Slowdown, SlowdownPart
 
 # Time is cut into cells of 8 refreshes on average; a cell has fewer than 64 (the probability of more is below 1e-30).
 _MEAN_COUNT, _MAX_COUNT = 8.0, 64
@@ -28,7 +28,7 @@ class _Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BackgroundLoad:
+class BackgroundLoad(Slowdown):
     """Two-state Markov load of each device; the state at any time is a pure function of device and time.
 
     The process with rates a (to busy) and b (to idle) is the same in law as one that at the points of a Poisson
@@ -37,7 +37,6 @@ class BackgroundLoad:
     points that it sees.
     """
 
-    steady: ClassVar[bool] = False
     key: Key
     cell_s: Arr  # shape (n,)
     busy_share: Arr
@@ -124,7 +123,7 @@ class BackgroundLoad:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkovLoad:
+class MarkovLoad(SlowdownPart):
     """A background load that comes and goes: a job takes `factor` times as long under load.
 
     Times without and with load are exponential with the means `idle` and `busy`; at the start a device is under load

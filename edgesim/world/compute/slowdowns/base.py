@@ -1,20 +1,20 @@
-"""Interface of slow-downs."""
+"""Abstract classes of slow-downs."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Draws, Key
 
 
-class Slowdown(Protocol):
+class Slowdown(ABC):
     """The disturbances of a block of n devices. A pure function: asking changes nothing."""
 
-    @property
-    def steady(self) -> bool:
-        """True if computing takes equally long at any time and for every job."""
+    steady: ClassVar[bool] = False  # True: computing takes equally long at any time and for every job
 
+    @abstractmethod
     def stretch(self, rows: Ids, busy_s: Arr, now_s: Arr | float, draws: Draws) -> Arr:
         """Return seconds, shape (k,), that `busy_s` of undisturbed computing take when they start at `now_s`.
 
@@ -22,8 +22,9 @@ class Slowdown(Protocol):
         """
 
 
-class SlowdownPart(Protocol):
-    """A part of the kind "slowdown"."""
+class SlowdownPart(ABC):
+    """A slow-down as a scenario names it: a frozen dataclass."""
 
+    @abstractmethod
     def build(self, n: int, key: Key, path: str) -> Slowdown:
         """Return the slow-downs of n devices. Raises ConfigError that names a key below `path`, or DataError."""

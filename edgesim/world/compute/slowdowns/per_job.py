@@ -13,14 +13,13 @@ from edgesim.config.units import PerDevice, draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.limits import NonNegativeNumber
 from edgesim.core.rng import Draws, Key
-from edgesim.world.compute.slowdowns.base import Slowdown
+from edgesim.world.compute.slowdowns.base import Slowdown, SlowdownPart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Factors:
+class Factors(Slowdown):
     """Seconds times a factor of the job; `shape` is the distribution's parameter of each device, shape (n,)."""
 
-    steady: ClassVar[bool] = False
     shape: Arr
     factor: Callable[[Arr, Draws], Arr]
 
@@ -31,7 +30,7 @@ class Factors:
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
+class Undisturbed(Slowdown):
     """Nothing else runs."""
 
     steady: ClassVar[bool] = True
@@ -42,7 +41,7 @@ class Undisturbed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoSlowdown:
+class NoSlowdown(SlowdownPart):
     """Every computation takes as long as its FLOPs say."""
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:
@@ -51,7 +50,7 @@ class NoSlowdown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogNormal:
+class LogNormal(SlowdownPart):
     """Factor exp(sigma z - sigma^2 / 2), above or below 1, with mean 1, so that devices keep their mean speed.
 
     z is standard normal, so that the median of the factor is exp(-sigma^2 / 2).
@@ -70,7 +69,7 @@ class LogNormal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftedExponential:
+class ShiftedExponential(SlowdownPart):
     """Factor 1 + scale x e with e exponential of mean 1: never faster than undisturbed, 1 + scale on average.
 
     Source: Lee et al., "Speeding Up Distributed Machine Learning Using Codes", IEEE Trans. Inf. Theory 64 (2018).
@@ -89,7 +88,7 @@ class ShiftedExponential:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pareto:
+class Pareto(SlowdownPart):
     """Factor above x with probability x^-alpha for x >= 1: alpha / (alpha - 1) on average, without end above.
 
     Source: Wang, Joshi and Wornell, "Efficient Straggler Replication in Large-Scale Parallel Computing", ACM

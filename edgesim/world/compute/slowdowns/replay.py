@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Draws, Key
-from edgesim.world.compute.slowdowns.base import Slowdown
+from edgesim.world.compute.slowdowns.base import Slowdown, SlowdownPart
 from edgesim.world.processes.time_series import RateSeries, read_series
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReplayedSpeed:
+class ReplayedSpeed(Slowdown):
     """A piecewise constant speed, 1 when undisturbed."""
 
-    steady: ClassVar[bool] = False
     speed: RateSeries
     which: Ids  # the series of each device, shape (n,)
 
@@ -28,7 +26,7 @@ class ReplayedSpeed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(SlowdownPart):
     """Speeds from a CSV or parquet file with the columns time_s, speed (1: undisturbed) and optionally device.
 
     Time counts from the start of the run and starts at 0 in the file; a speed holds until the next row. Device i of

@@ -12,7 +12,7 @@ import numpy as np
 from edgesim.config.prices import PRICE_OF_ENERGY, Band
 from edgesim.config.toml_file import read_toml
 from edgesim.core.errors import ConfigError
-from edgesim.world.prices.base import Steps
+from edgesim.world.prices.base import Steps, Tariff
 
 CATALOGUE = Path(__file__).parent.parent / "averages.toml"
 
@@ -24,7 +24,7 @@ def averages() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Average:
+class Average(Tariff):
     """The average of a place over a year; the file of them, world/prices/averages.toml, has sources and years."""
 
     of: Literal["electricity", "carbon"]  # household price with taxes, or carbon intensity of the consumed mix

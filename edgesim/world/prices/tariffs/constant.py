@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgesim.config.prices import PerEnergy
-from edgesim.world.prices.base import Steps
+from edgesim.world.prices.base import Steps, Tariff
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
+class Constant(Tariff):
     """The same price, or carbon intensity, at all times."""
 
     price: PerEnergy  # such as "0.30 EUR/kWh", or of carbon "380 g/kWh"

@@ -11,14 +11,14 @@ from annotated_types import Len
 from edgesim.config.prices import PerEnergy
 from edgesim.config.units import Delay
 from edgesim.core.errors import ConfigError
-from edgesim.world.prices.base import Steps
+from edgesim.world.prices.base import Steps, Tariff
 from edgesim.world.processes.daily_profile import DAY_S
 
 _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Daily:
+class Daily(Tariff):
     """24 prices, or carbon intensities, one for each hour of a day that repeats."""
 
     hours: Annotated[tuple[PerEnergy, ...], Len(24, 24)]  # from midnight on

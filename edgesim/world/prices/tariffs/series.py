@@ -9,13 +9,13 @@ import numpy as np
 from edgesim.config.prices import PerEnergy
 from edgesim.config.toml_file import ScenarioPath
 from edgesim.files.tables import read_rows
-from edgesim.world.prices.base import Steps
+from edgesim.world.prices.base import Steps, Tariff
 
 _BANDS = ("low", "high")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class Series(Tariff):
     """Prices, or carbon intensities, from a CSV or parquet file: columns time_s, price and optionally low and high.
 
     Time counts from the start of the run and starts at 0 in the file; a price holds until the next row. The series
