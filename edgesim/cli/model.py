@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -53,7 +54,7 @@ def describe(cost_profile: CostProfile) -> dict[str, Any]:
     last 1, 2, ... all layers are trained and those before them are frozen; coverage: training FLOPs that PyTorch
     counts, those by formula, and operations that have neither; groups: the units that can be left out.
     """
-    layers = [{key: _whole(getattr(layer, key)) for key in _LAYER} for layer in cost_profile.layers]
+    layers = [{key: _whole(own[key]) for key in _LAYER} for own in map(asdict, cost_profile.layers)]
     suffixes = [
         {
             "trained_layers": count,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import typer
 
@@ -73,7 +74,7 @@ def _print_part(kind: str, name: str) -> None:
     print(f"{found.example}\n")
     if found.keys:
         headings = ("key", "default", "unit", "type", "example", "meaning")
-        print_grid([GridColumn(head, [getattr(key, head) for key in found.keys]) for head in headings])
+        print_grid([GridColumn(head, [own[head] for own in map(asdict, found.keys)]) for head in headings])
         for key in found.keys:
             if key.background:
                 print(f"{key.key}: {key.background}")

@@ -66,12 +66,12 @@ def careful_streams() -> Iterator[None]:
     Raises OutputError if stdout cannot be written. Text that cannot be written to stderr is lost. Streams that are
     closed at the start become /dev/null.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for number, (name, stream) in enumerate([("stdin", sys.stdin), ("stdout", sys.stdout), ("stderr", sys.stderr)]):
         try:
             os.fstat(number)
         except OSError:  # without this, the next opened file would get this number and all printed text
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
-            if getattr(sys, name) is None:
+            if stream is None:
                 setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Stream(sys.stdout, silent=False), _Stream(sys.stderr, silent=True)

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -242,8 +243,8 @@ def _summaries(module: str) -> dict[str, str]:
 
 def _source(module: str, spec: ModuleSpec | None) -> str:
     """Return the source of a module without loading it, "" if it has none."""
-    if get_source := getattr(spec and spec.loader, "get_source", None):
-        return get_source(module) or ""
+    if spec and isinstance(spec.loader, InspectLoader):
+        return spec.loader.get_source(module) or ""
     # pytest loads the modules of a package with a pytest plug-in through a loader without get_source
     return Path(spec.origin).read_text(encoding="utf-8") if spec and spec.has_location and spec.origin else ""
 
@@ -254,7 +255,7 @@ def _outside(kind: str, name: str) -> Any:
     if _LOOKING.get() and module_name not in sys.modules:
         raise ConfigError(f"{kind}.name: {quoted(name)} is a class from outside, and looking at a run imports none")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        found = Place(module_name, attribute).load()
     except (Exception, SystemExit) as error:  # a user's module may raise anything when it is loaded
         fault = f"{type(error).__name__}: {error}" if not isinstance(error, _IMPORT_FAULTS) else str(error)
         frames = own_frames(error)
@@ -276,7 +277,8 @@ def _check_class(kind: str, name: str, found: Any) -> None:
         raise ConfigError(f"{kind}.name: {name} must be a dataclass that extends {module}.{attribute}")
     fields = {each.name: each for each in dataclasses.fields(found)}
     values = (each for each in inspect.get_annotations(base) if each not in (*fields, *dir(found)))
-    for each in (*sorted(found.__abstractmethods__), *values):
+    abstract: frozenset[str] = vars(found)["__abstractmethods__"]
+    for each in (*sorted(abstract), *values):
         own = inspect.getattr_static(found, each, None)
         arguments = _bare(inspect.signature(own)) if inspect.isfunction(own) else ""
         raise ConfigError(f"{kind}.name: {name} must have {each}{arguments}, as {module}.{attribute} asks for it")

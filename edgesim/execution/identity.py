@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import blake2b
 from typing import Any
@@ -44,7 +44,7 @@ class Digests:
             self._feed_all(found, cls.__name__, value)
         elif isinstance(value, set | frozenset):
             found.update(f"set {len(value)}:".encode() + b"".join(sorted(self.of(item) for item in value)))
-        elif hasattr(value, "_fields") or is_dataclass(value):
+        elif fields_of(cls) is not None:
             found.update(self._record(value))
         elif isinstance(value, Mapping):
             self._feed_all(found, "mapping", [part for item in value.items() for part in item])
@@ -65,9 +65,20 @@ class Digests:
         if known is not None:
             return known[1]
         cls: Any = type(value)
-        names = cls._fields if hasattr(cls, "_fields") else [field.name for field in fields(cls)]
-        digest = self.of(f"{cls.__module__}:{cls.__qualname__}", *(getattr(value, name) for name in names))
+        digest = self.of(f"{cls.__module__}:{cls.__qualname__}", *values_of(value))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[id(value)] = value, digest
         return digest
+
+
+def fields_of(cls: Any) -> tuple[str, ...] | None:
+    """Return the names of the fields of a record: a NamedTuple or a dataclass. None: the class is no record."""
+    if is_dataclass(cls):
+        return tuple(field.name for field in fields(cls))
+    return getattr(cls, "_fields", None)
+
+
+def values_of(record: Any) -> Iterator[Any]:
+    """Yield the values of the fields of a record, in the order of `fields_of`."""
+    return (getattr(record, name) for name in fields_of(type(record)) or ())

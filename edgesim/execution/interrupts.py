@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+STOP_SIGNALS = tuple(each for each in signal.Signals if each.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 
@@ -73,9 +74,8 @@ def interrupts() -> Iterator[Interrupts]:
     thread can handle signals, so in other threads nothing changes.
     """
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    outer = next(
-        (each for h in handlers.values() if isinstance(each := getattr(h, "__self__", None), Interrupts)), None
-    )
+    methods = (handler for handler in handlers.values() if inspect.ismethod(handler))
+    outer = next((each.__self__ for each in methods if isinstance(each.__self__, Interrupts)), None)
     if outer is not None:
         yield outer
         return

@@ -193,7 +193,7 @@ class ProcessPool(Pool):
             raise EdgesimError(f"{self._name}: {reason}") from error
 
     def _why_one_died(self, doing: str) -> str:
-        script = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+        script = Path(vars(sys.modules["__main__"]).get("__file__") or "")
         if not self._served and script.is_file() and b"__main__" not in script.read_bytes():
             return (
                 f"a worker process died as it loaded {script}, which every worker does; "
@@ -225,7 +225,8 @@ def warm_up(*modules: str) -> None:
 
 def cannot_start(name: str, workers: int, error: OSError | RuntimeError) -> Exception:
     """Return the error to raise if processes or their shared memory cannot be created."""
-    reason = (getattr(error, "strerror", None) or str(error)).rpartition(": ")[2].removesuffix(f" ({EMFILE})")
+    told = error.strerror if isinstance(error, OSError) else None
+    reason = (told or str(error)).rpartition(": ")[2].removesuffix(f" ({EMFILE})")
     return EdgesimError(f"{name}: cannot start {workers} processes: {reason}")
 
 

@@ -12,7 +12,6 @@ import json
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from math import inf
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load
 
+from edgesim.execution.identity import fields_of, values_of
 from edgesim.files.reading import check_regular
 from edgesim.learning.codec.packed import Tensors
 
@@ -41,7 +41,7 @@ _NUMBERS = "biufc"  # kinds of NumPy's numeric types
 def records_in(*modules: str) -> Records:
     """Return the dataclasses and NamedTuples in the namespaces of loaded modules, by name."""
     classes = [each for name in modules for each in vars(sys.modules[name]).values() if isinstance(each, type)]
-    return {_name(cls): cls for cls in classes if is_dataclass(cls) or hasattr(cls, "_fields")}
+    return {_name(cls): cls for cls in classes if fields_of(cls) is not None}
 
 
 def write_tree(file: IO[bytes], parts: Mapping[str, Any], records: Records, most_bytes: float = inf) -> None:
@@ -126,10 +126,6 @@ def _name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _field_names(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else cls._fields
-
-
 class _Writer:
     """Converts values to JSON nodes and arrays of bytes. Objects shared in memory are written once."""
 
@@ -176,7 +172,7 @@ class _Writer:
         name = _name(type(value))
         if self._records.get(name) is not type(value):
             raise TypeError(f"a {name} cannot be saved: only numbers, text, containers, tensors and known records can")
-        return ["record", name, [self.node(getattr(value, field)) for field in _field_names(type(value))]]
+        return ["record", name, [self.node(each) for each in values_of(value)]]
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
         """Return the node of a tensor with its strides, as sums may depend on the order of numbers in memory."""
@@ -249,7 +245,7 @@ class _Reader:
 
     def _record(self, name: str, nodes: list[Any]) -> Any:
         cls = self._records.get(name)
-        names = _field_names(cls) if cls else ()
+        names = fields_of(cls) or ()
         if cls is None or len(nodes) != len(names):
             raise ValueError(f"has a record {name[:80]!r}, which this run does not know in that form")
         values = [self.value(node) for node in nodes]

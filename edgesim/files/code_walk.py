@@ -174,7 +174,8 @@ class _Walk:
         elif isinstance(value, type):
             self._feed_class(value)
         elif isinstance(value, staticmethod | classmethod | MethodType):
-            self._feed_all((type(value).__name__, value.__func__, getattr(value, "__self__", None)))
+            bound_to = value.__self__ if isinstance(value, MethodType) else None
+            self._feed_all((type(value).__name__, value.__func__, bound_to))
         elif isinstance(value, property):
             self._feed_all(("property", value.fget, value.fset, value.fdel))
         elif isinstance(value, _BUILTIN):

@@ -97,7 +97,7 @@ def is_outside(module: str) -> bool:
 
 def file_of(module: str) -> Path | None:
     """Return the file of a loaded module, or the archive that contains it; None if there is none."""
-    given = getattr(sys.modules.get(module), "__file__", None)
+    given = vars(sys.modules[module]).get("__file__") if module in sys.modules else None
     if not isinstance(given, str):
         return None
     path = Path(given)

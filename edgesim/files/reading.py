@@ -210,7 +210,7 @@ def _records(
 
 
 def _reason(error: OSError | ValueError) -> str:
-    return in_short(getattr(error, "strerror", None) or error)
+    return in_short((error.strerror if isinstance(error, OSError) else None) or error)
 
 
 def _byte(error: UnicodeDecodeError) -> str:

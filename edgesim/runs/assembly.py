@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from edgesim.config import validate
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
-from edgesim.config.validate import check_labels, check_parts, check_powers, protocol_of_devices
 from edgesim.core.arrays import Ids
 from edgesim.core.attack import Attack
 from edgesim.core.errors import ConfigError
@@ -187,7 +187,7 @@ def assemble(
     Callers with many scenarios pass a `load` and a `build` that remember their results.
     """
     check_models(scenario)
-    check_parts(scenario)
+    validate.refuse(validate.parts(scenario))
     scenario.training.check()
     scenario.backend.value.check()
     with np.errstate(all="ignore"):  # `check_finite` refuses overflows below
@@ -198,7 +198,7 @@ def assemble(
     shared = shared_network(scenario, fleet)
     data = load(scenario)
     if data is not None:
-        check_labels(scenario, data.name, data.kind)
+        validate.refuse(validate.labels_of_data(scenario, data.name, data.kind))
     server_set = server_set_of(scenario, data)
     split, samples = partition(scenario, data, len(fleet), server_set, members)
     network = build(scenario, data)
@@ -215,7 +215,7 @@ def assemble(
         down_bps=fleet.down_bps,
         latency_s=fleet.latency_s,
         memory_bytes=fleet.memory_bytes,
-        deadline_s=protocol_of_devices(scenario)[1].value.deadline_s,
+        deadline_s=validate.protocol_of_devices(scenario)[1].value.deadline_s,
         labels=label_counts(scenario, data, split),
         encoding_up=scenario.encoding.up,
         encoding_down=scenario.encoding.down,
@@ -278,4 +278,5 @@ def _check_powers(scenario: Scenario, fleet: Fleet) -> None:
     powers_w += [server.idle, server.busy]
     powers_w += [power for block in fleet.blocks for power in (block.cpu.capacitance, block.cpu.static_w)]
     sleeps = bool((fleet.sleep_w != fleet.idle_w).any())
-    check_powers(scenario, sleeps=sleeps, draws_power=any(np.any(power_w) for power_w in powers_w))
+    draws_power = any(np.any(power_w) for power_w in powers_w)
+    validate.refuse(validate.powers(scenario, sleeps=sleeps, draws_power=draws_power))

@@ -8,8 +8,8 @@ import numpy as np
 
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
+from edgesim.config.validate import personal_tests, refuse
 from edgesim.core.arrays import Ids
-from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split, local_tests
@@ -71,11 +71,7 @@ def partition(
         tests = for_others(server_set, "test", len(labels_of_tests))
         split = built(chosen, "partition", Split, plugin.divide, data, rows, tests, count, drawn)
         if scenario.evaluation.personal and split.test is None:
-            if data.kind != "classes":
-                raise ConfigError(
-                    f"evaluation.personal: test sets of devices have the classes of their training sets, those of data "
-                    f"{data.name} are {data.kind}; use a partition that divides the test samples too, such as by_column"
-                )
+            refuse(personal_tests(scenario, data.name, data.kind))
             draws = key.at(Purpose.EVAL).numpy()
             own_tests = local_tests(split.train, labels[rows], labels_of_tests[tests], data.classes, draws)
             split = replace(split, test=own_tests)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from edgesim.config.scenario import Scenario
-from edgesim.config.validate import check_parts
+from edgesim.config.validate import parts, refuse
 from edgesim.core.rng import Key, Purpose
 from edgesim.world.contention.network import shared_network
 from edgesim.world.fleet import build_fleet
@@ -26,7 +26,7 @@ def topology_of(scenario: Scenario) -> tuple[pd.DataFrame, pd.DataFrame]:
     devices of which one hears the other, in the first round if the graph is redrawn. Otherwise it is a wire of the
     topology, or without a topology of each device to the server. Raises ConfigError where a scenario does not fit.
     """
-    check_parts(scenario)
+    refuse(parts(scenario))
     fleet = build_fleet(scenario)
     if scenario.peers is not None:
         peers, key = scenario.peers.value, Key(scenario.seed).at(Purpose.PEERS)

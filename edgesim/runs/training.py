@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario, SessionTable
+from edgesim.config.validate import refuse, shared_devices
 from edgesim.core.arrays import Arr
 from edgesim.core.backend import Backend
 from edgesim.core.errors import ConfigError, EdgesimError
@@ -70,7 +68,9 @@ def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = buil
                 failures=world.failures, market=world.market,
             )  # fmt: skip
         found.append(replace(parts, of_all=scenario))
-    _check_peers(found)
+    if len(found) > 1:
+        trainings = [(parts.scenario, parts.setting.ids) for parts in found]
+        refuse(shared_devices(trainings, FleetBatteries(found[0].fleet).__contains__))
     return tuple(found)
 
 
@@ -86,31 +86,6 @@ def refuse_sessions(scenario: Scenario, what: str) -> None:
     if len(scenario.session) > 1:
         count = len(scenario.session)
         raise ConfigError(f"{what} works with one training, found {count} sessions; leave all but one out")
-
-
-def _check_peers(found: list[Assembly]) -> None:
-    """Raise ConfigError if a training among peers shares a device with another training and it cannot serve both.
-
-    A device keeps one newest message for its peers, and jobs of a server assume that only they drain its battery.
-    """
-    for one, other in combinations(found, 2):
-        among_peers = [parts for parts in (one, other) if parts.scenario.peers is not None]
-        if not among_peers:
-            continue
-        both = np.intersect1d(one.setting.ids, other.setting.ids)
-        names = f"{one.scenario.session_name} and {other.scenario.session_name}"
-        if len(both) and len(among_peers) == 2:
-            raise ConfigError(
-                f"session: {names} exchange among peers and share device {both[0]}; give them disjoint devices"
-            )
-        batteries = FleetBatteries(one.fleet)
-        drained = next((device for device in both.tolist() if device in batteries), None)
-        if drained is not None:
-            name = among_peers[0].scenario.session_name
-            raise ConfigError(
-                f"session: {names} share device {drained}, which has a battery, and {name} exchanges among peers; "
-                "give them disjoint devices"
-            )
 
 
 class _Named:

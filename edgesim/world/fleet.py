@@ -296,4 +296,4 @@ def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Powers, path: str) -
         found = f"{max_hz[above][0]:g} Hz" if given.frequency is not None else "none given"
         raise ConfigError(f"{path}.min_frequency: must be at most frequency, {found}, got {given.min_frequency:g} Hz")
     columns = (min_hz, max_hz, cpu["cores"], powers.capacitance, powers.static_w)
-    return CpuArrays(**dict(zip(CpuArrays.__slots__, map(compact, columns), strict=True)))
+    return CpuArrays(*map(compact, columns))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import edgesim
-from edgesim.core.backend import LocalTraining, Scoring, Work
+from edgesim.core.backend import FuturesBackend, LocalTraining, Scoring, Work
 from edgesim.execution.backends.serial import SerialBackend
 from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import Silent, Simulation
@@ -28,7 +28,7 @@ from tests.contracts.support import (
 TROUBLE = [{"name": "crash", "probability": 0.2}, {"name": "partial_work", "probability": 0.3}]
 
 
-class Ahead(SerialBackend):
+class Ahead(SerialBackend, FuturesBackend):
     """Does nothing before somebody waits, and then the piece of work that came last, or first, in turns."""
 
     rounds_ahead = 16

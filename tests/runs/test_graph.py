@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.core.backend import Assignment, LocalTraining, Result, Score, Scoring
+from edgesim.core.backend import Assignment, FuturesBackend, LocalTraining, Result, Score, Scoring
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
+from edgesim.execution.backends.null import NullBackend
 from edgesim.execution.graph import Graph
 from edgesim.execution.identity import Digests
 
@@ -85,7 +86,7 @@ def test_an_error_leaves_the_rest_as_it_was() -> None:
     assert one.is_made and not bad.is_made
 
 
-class Patient:
+class Patient(NullBackend, FuturesBackend):
     """A backend with futures that is done with the piece of work wanted last first, one at a time."""
 
     rounds_ahead = 8

@@ -68,7 +68,7 @@ def test_the_optimum_is_where_scipy_finds_it():
     cpu, cycles, comm_s, deadline_s = random_jobs()
     chosen = governor("energy_optimal").choose(cycles, comm_s, deadline_s, cpu)
     for i in range(JOBS):
-        one = CpuArrays(**{name: getattr(cpu, name)[i : i + 1] for name in cpu.__slots__})
+        one = cpu.rows(np.array([i]))
         found = minimize_scalar(
             lambda hz, one=one, i=i: joules(one, cycles[i : i + 1], hz)[0],
             bounds=(one.min_hz[0], one.max_hz[0]),
@@ -141,6 +141,6 @@ def test_every_governor_accepts_ordinary_cpus(name):
     rule.check(cpu, "governor")
     together = rule.choose(cycles, comm_s, deadline_s, cpu)
     for i in (7, 3, 98):
-        one = CpuArrays(**{column: getattr(cpu, column)[i : i + 1] for column in cpu.__slots__})
+        one = cpu.rows(np.array([i]))
         alone = rule.choose(cycles[i : i + 1], comm_s[i : i + 1], float(deadline_s[i]), one)
         assert alone.tolist() == [together[i]]

@@ -77,7 +77,7 @@ def corners(module: nn.Module, submodel: Submodel) -> dict[str, tuple[slice, ...
     tensors = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
     if not submodel.channels:
         return dict.fromkeys(tensors, ())
-    cost_profile: CostProfile | None = getattr(module, _WHOLE, None)
+    cost_profile: CostProfile | None = vars(module).get(_WHOLE)
     if cost_profile is None or any(channels != tuple(range(len(channels))) for _, channels in submodel.channels):
         raise ContractError("corners are those of a thinner network, of a part with the first units of its groups")
     cut = Cut(submodel, cost_profile)

@@ -264,11 +264,11 @@ def first_of(module: nn.Module) -> ModelState:
 
     They are aliases: `load` binds other tensors and leaves these unchanged.
     """
-    if not hasattr(module, _FIRST):
+    if _FIRST not in vars(module):
         floats = {name: buffer.data for name, buffer in module.named_buffers() if buffer.is_floating_point()}
         params = {name: parameter.data for name, parameter in module.named_parameters()}
         setattr(module, _FIRST, {"params": params, "buffers": floats})
-    first: ModelState = getattr(module, _FIRST)
+    first: ModelState = vars(module)[_FIRST]
     return first
 
 

@@ -274,7 +274,7 @@ class Svhn(Published):
 def _torchvision(name: str) -> Callable[..., Any]:
     from torchvision import datasets  # takes 150 MB, which most runs do not need
 
-    found: Callable[..., Any] = getattr(datasets, name)
+    found: Callable[..., Any] = vars(datasets)[name]
     return found
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuArrays:
+class CpuArrays(NamedTuple):
     """CPUs whose cores run at one frequency f: dynamic power capacitance x f^3 a core, static power while computing.
 
     All arrays have shape (k,).
@@ -24,13 +23,7 @@ class CpuArrays:
 
     def rows(self, rows: Ids) -> CpuArrays:
         """Return the CPUs in some rows."""
-        return CpuArrays(
-            min_hz=self.min_hz[rows],
-            max_hz=self.max_hz[rows],
-            cores=self.cores[rows],
-            capacitance=self.capacitance[rows],
-            static_w=self.static_w[rows],
-        )
+        return CpuArrays(*(column[rows] for column in self))
 
     def compute_s(self, cycles: Arr, frequency_hz: Arr) -> Arr:
         """Return seconds, shape (k,), of `cycles` on every core: FLOPs / (FLOPs per cycle x cores x efficiency).
