@@ -25,6 +25,7 @@ from edgesim.config import plugins as catalogue
 from edgesim.config.plugins import meant
 from edgesim.config.units import refusal
 from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.files.own_code import own_frames
 from edgesim.files.reading import in_short, quoted
 
 
@@ -51,7 +52,7 @@ def built(plugin: Chosen, path: str, kind: type[_Made], function: Callable[..., 
     Raises ConfigError that names the part's place `path` if it returns something else, or if a user's class raises
     anything but an EdgesimError.
     """
-    by = function.__name__
+    called = f"{plugin.name}.{function.__name__}()"
     try:
         found = function(*arguments)
     except EdgesimError:
@@ -59,12 +60,12 @@ def built(plugin: Chosen, path: str, kind: type[_Made], function: Callable[..., 
     except Exception as error:
         if not catalogue.is_outside(plugin.kind, plugin.name):
             raise
-        raise ConfigError(
-            f"{path}.name: {plugin.name}.{by}() fails: {type(error).__name__}: {in_short(str(error))}"
-        ) from error
+        if frames := own_frames(error):  # the function may have been called by a default of the abstract class
+            called = f"{frames.function}()"
+        raise ConfigError(f"{path}.name: {called} fails: {type(error).__name__}: {in_short(str(error))}") from error
     if not isinstance(found, kind):
         wanted, got = f"{kind.__module__}.{kind.__qualname__}", type(found).__name__
-        raise ConfigError(f"{path}.name: {plugin.name}.{by}() must return an instance of {wanted}, got {got}")
+        raise ConfigError(f"{path}.name: {called} must return an instance of {wanted}, got {got}")
     return found
 
 

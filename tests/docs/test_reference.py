@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 
 from edgesim.cli.app import command_line
 from edgesim.config.describe import describe
-from edgesim.config.plugins import PACKAGES, places_of, plugins_of
+from edgesim.config.plugins import ABSTRACT, PACKAGES, places_of, plugins_of
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario
 from edgesim.core import job
 from edgesim.records import schema
@@ -86,6 +87,18 @@ def test_every_method_has_an_idea_and_a_source() -> None:
     rows = rows_of(generated()["reference/methods.md"], "method")
     assert [re.findall(r"`(\w+)`", row[0])[0] for row in rows] == list(plugins_of("method"))
     assert [row[0] for row in rows if len(row[1]) < 20 or len(row[2]) < 10] == []
+
+
+def test_the_page_on_plug_ins_says_what_a_class_of_each_kind_has_to_write() -> None:
+    page = (ROOT / "docs/howto/plugin.md").read_text(encoding="utf-8")
+    rows = {row[0].strip("`"): row[1:] for row in rows_of(page, "kind")}
+    assert list(rows) == [kind for kind in PACKAGES if kind != "model"]
+    for kind, (cls, to_write, _) in rows.items():
+        base = ABSTRACT[kind].load()
+        values = {each for each in inspect.get_annotations(base) if not hasattr(base, each)}
+        assert cls == f"`{base.__module__}.{base.__qualname__}`"
+        if kind not in ("method", "partition"):  # of which one function of several is enough
+            assert set(re.findall(r"`(\w+)`", to_write)) == {*base.__abstractmethods__, *values}
 
 
 @pytest.mark.parametrize("kind", PACKAGES)
