@@ -23,7 +23,7 @@ from edgesim.config import device_profiles
 from edgesim.reports.cost import SCALINGS, RoundCost
 from edgesim.reports.figures import PALETTE, STYLE, save
 from edgesim.reports.load import Run
-from edgesim.studies.tradeoffs.theta import Prices, at_thetas, counted, crossings
+from edgesim.studies.tradeoffs.theta import DeviceRates, at_thetas, counted, crossings
 
 TABLE_2 = Path(__file__).parents[1] / "docs" / "data" / "dadpfl_table_2.csv"
 DATASETS = {"CIFAR10": "C10", "CIFAR100": "C100"}
@@ -32,7 +32,7 @@ SCALING_OF = {
     **dict.fromkeys(("DA-DPFL_Dir", "DA-DPFL_Pat"), "waiting"),
 }
 _SPEC = device_profiles.find("dadpfl_gpu")
-GPU = Prices(_SPEC.flops_per_s, _SPEC.si["down"], _SPEC.si["busy"], _SPEC.si["transmit"])
+GPU = DeviceRates(_SPEC.flops_per_s, _SPEC.si["down"], _SPEC.si["busy"], _SPEC.si["transmit"])
 
 
 def show(rows: Iterable[Mapping[str, Any]], digits: str = "%.4f") -> None:

@@ -25,7 +25,7 @@ from edgesim.reports.load import Run
 THETAS = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 
 
-class Prices(NamedTuple):
+class DeviceRates(NamedTuple):
     """Speed, link and powers of a device, to price FLOPs and bytes without the ledger of a run."""
 
     flops_per_s: float
@@ -81,7 +81,7 @@ def spent(run: Run) -> RoundCost:
     return RoundCost(time_s, float(run.rounds["energy_j"].sum()) / devices)
 
 
-def counted(run: Run, prices: Prices) -> pd.DataFrame:
+def counted(run: Run, prices: DeviceRates) -> pd.DataFrame:
     """Return the cost of a device in a run by two counts: all rounds, and the last round as in the paper.
 
     Columns: flops, bytes, time_s, energy_j. The index names the count. The paper's count lengthens a round of peers by
