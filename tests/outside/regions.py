@@ -8,14 +8,14 @@ from typing import ClassVar
 from edgesim.config.units import BitsPerSecondOrInf, Delay
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
-from edgesim.world.topology.base import Access, Paths, Tier, TreePaths, Wire
+from edgesim.world.topology.base import Access, Paths, Tier, TopologyPart, TreePaths, Wire
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regions:
+class Regions(TopologyPart):
     """Neighbouring edge servers share the link of their region towards the server."""
 
-    only_access: ClassVar[bool] = False
+    has_edge_servers: ClassVar[bool] = True
     regions: int
     edge_servers: int
     region_rate: BitsPerSecondOrInf = float("inf")  # of a region's link, in each direction

@@ -6,32 +6,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgesim.world.contention.base import Capacities, check_end, check_order, check_start, check_under_way
+from edgesim.world.contention import base
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slices:
+class Slices(base.DisciplinePart):
     """Transfers at rates that do not depend on other transfers."""
 
     slices: int = 2  # of each link; more transfers than slices are not expected
 
-    def links(self, capacity_bps: Mapping[Any, float]) -> SlicedLinks:
+    def links(self, capacity_bps: Mapping[Any, float]) -> base.SharedLinks:
         """Return links of these speeds, in bit/s, without a transfer."""
-        return SlicedLinks(Capacities(capacity_bps), self.slices)
+        return SlicedLinks(base.Capacities(capacity_bps), self.slices)
 
 
 @dataclass
-class SlicedLinks:
-    """The transfers under way: path, bytes left, and since when."""
+class SlicedLinks(base.SharedLinks):
+    """The transfers under way: their links, bytes and starts."""
 
-    capacities: Capacities
+    capacities: base.Capacities
     slices: int
-    flows: dict[int, tuple[Sequence[Any], float, float]] = field(default_factory=dict)  # path, bytes, start
+    flows: dict[int, tuple[Sequence[Any], float, float]] = field(default_factory=dict)
     now_s: float = 0.0
 
+    def rate_bps(self, flow: int) -> float:
+        return min(self.capacities[link] for link in self.flows[flow][0]) / self.slices
+
     def admit(self, flow: int, path: Sequence[Any], nbytes: float, now_s: float) -> None:
-        check_order(self.now_s, now_s)
-        check_start(flow, self.flows, path, nbytes)
+        base.check_order(self.now_s, now_s)
+        base.check_start(flow, self.flows, path, nbytes)
         self.flows[flow], self.now_s = (path, nbytes, now_s), now_s
 
     def drop(self, flow: int, now_s: float) -> float:
@@ -44,16 +47,10 @@ class SlicedLinks:
         return min(ends, default=None)
 
     def finish(self, flow: int, now_s: float) -> None:
-        check_under_way(flow, self.flows)
-        path, nbytes, since_s = self.flows.pop(flow)
-        check_end(flow, since_s + 8 * nbytes / self.slowest_bps(path), now_s)
-
-    def rate_bps(self, flow: int) -> float:
-        return self.slowest_bps(self.flows[flow][0])
-
-    def slowest_bps(self, path: Sequence[Any]) -> float:
-        return min(self.capacities[link] for link in path) / self.slices
+        base.check_under_way(flow, self.flows)
+        base.check_end(flow, self.flows[flow][2] + 8 * self.flows[flow][1] / self.rate_bps(flow), now_s)
+        del self.flows[flow]
 
     def moved_bytes(self, flow: int, now_s: float) -> float:
-        check_under_way(flow, self.flows)
+        base.check_under_way(flow, self.flows)
         return min(self.flows[flow][1], self.rate_bps(flow) * (now_s - self.flows[flow][2]) / 8)

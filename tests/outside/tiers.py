@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, Completion
+from edgesim.core.protocol import RoundProtocol
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiers:
+class Tiers(RoundProtocol):
     """Devices of a level are a tier. A tier's updates are merged when all of its devices have answered."""
 
     protocol: ClassVar[str] = "buffered"  # methods that merge updates of different ages work on it
-    deadline_s: ClassVar[float] = inf
     a: float = 0.5  # an update counts (staleness + 1)^-a
 
     def check(self, devices: int, asked: int) -> None:

@@ -20,15 +20,6 @@ Link: TypeAlias = Hashable
 class SharedLinks(ABC):
     """Shared links of any discipline, as the event loop sees them. Seconds are absolute and never go back."""
 
-    @property
-    @abstractmethod
-    def busy(self) -> int:
-        """Number of transfers under way."""
-
-    @abstractmethod
-    def queue_length(self, link: Link) -> int:
-        """Return the number of transfers under way whose path crosses a link, those that wait included."""
-
     @abstractmethod
     def admit(self, flow: int, path: Sequence[Link], nbytes: float, now_s: float) -> None:
         """Start a transfer of `nbytes` over the links of `path`, all of them at once.
@@ -56,16 +47,8 @@ class SharedLinks(ABC):
         """
 
     @abstractmethod
-    def rate_bps(self, flow: int) -> float:
-        """Return the rate of a transfer from the last change on."""
-
-    @abstractmethod
     def moved_bytes(self, flow: int, now_s: float) -> float:
         """Return the bytes that a transfer has moved by `now_s`, not earlier than the last change."""
-
-    @abstractmethod
-    def set_capacity(self, link: Link, bps: float, now_s: float) -> None:
-        """Change the speed of a link; at 0 its transfers wait. Raises ConfigError if it is below 0 or NaN."""
 
 
 class DisciplinePart(ABC):
