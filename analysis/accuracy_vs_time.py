@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from edgesim.cli.open_runs import opened
-from edgesim.cli.script import run_script
+from edgesim.cli.look import opened
+from edgesim.cli.main import run_script
 from edgesim.reports.plots import plot_runs
 
 

@@ -17,8 +17,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgesim.cli.open_runs import opened
-from edgesim.cli.script import run_script
+from edgesim.cli.look import opened
+from edgesim.cli.main import run_script
 from edgesim.config import device_profiles
 from edgesim.reports.cost import SCALINGS, RoundCost
 from edgesim.reports.figures import PALETTE, STYLE, save

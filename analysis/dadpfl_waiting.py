@@ -14,7 +14,7 @@ import pandas as pd
 import typer
 
 import edgesim
-from edgesim.cli.script import run_script
+from edgesim.cli.main import run_script
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import Silent, Simulation

@@ -6,8 +6,8 @@ import seaborn
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from edgesim.cli.open_runs import opened
-from edgesim.cli.script import run_script
+from edgesim.cli.look import opened
+from edgesim.cli.main import run_script
 from edgesim.reports.figures import PALETTE, STYLE, save
 from edgesim.reports.format import unit_for
 from edgesim.reports.stats import energy_by_kind

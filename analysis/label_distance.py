@@ -22,7 +22,7 @@ import typer
 from scipy.stats import pearsonr
 
 import edgesim
-from edgesim.cli.script import run_script
+from edgesim.cli.main import run_script
 from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Arr
 from edgesim.core.backend import Assignment

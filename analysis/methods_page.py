@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pandas as pd
 
 import edgesim
-from edgesim.cli.formats import markdown
-from edgesim.cli.script import run_script
+from edgesim.cli.main import run_script
+from edgesim.cli.printing import markdown
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError
 from edgesim.reports.format import text

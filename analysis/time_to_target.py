@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgesim.cli.open_runs import opened
-from edgesim.cli.script import run_script
+from edgesim.cli.look import opened
+from edgesim.cli.main import run_script
 from edgesim.reports.curves import groups
 from edgesim.reports.stats import targets_table
 

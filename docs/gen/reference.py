@@ -17,8 +17,7 @@ from typing import Any, get_args
 from writing import code, escaped, keys_with_comments, sentence, table, words_with_comments
 
 from edgesim.cli.app import command_line
-from edgesim.cli.device import print_devices
-from edgesim.cli.link import print_links
+from edgesim.cli.parts import print_devices, print_links
 from edgesim.config import scenario
 from edgesim.config.describe import KeyFacts, PartFacts, describe, keys_of
 from edgesim.config.plugins import PACKAGES, find, places_of, plugins_of

@@ -1,90 +1,290 @@
-"""The commands that draw: `plot`, `study plot` and `gantt`."""
+"""Commands that draw: `plot`, `gantt` and `study plot`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from edgesim.cli.out import check_file
-from edgesim.cli.pictures import ACCURACY, Wanted, draw
+import typer
+
+from edgesim.cli.look import ShownRun, all_opened
+from edgesim.cli.options import FigureFile, Folders, RoundNumber, check_file, check_known, names_in
+from edgesim.cli.study import CellsOfStudy
 from edgesim.core.errors import ConfigError
-from edgesim.files.reading import quoted
+
+if TYPE_CHECKING:
+    from edgesim.reports.load import Run
+    from edgesim.studies.study import Study, StudyCell
+
+ACCURACY = "accuracy"
 
 
 def plot(
-    folders: Sequence[Path],
-    kind: str,
-    out: Path | None,
-    against: str | None,
-    formats: str | None,
-    width: str | None,
-    labels: str | None,
-    title: str,
-) -> list[Path]:
-    """Draw a picture of runs; return the files. Of accuracy and other metrics `against` names the axes, with commas.
-
-    Raises ConfigError for what is no kind, axis, format or width, and before anything is drawn if it cannot be written.
-    """
-    from edgesim.cli.open_runs import all_opened
-    from edgesim.reports.figures import COLUMNS_IN, parse_formats, parse_width, paths_of
+    runs: Folders,
+    file: FigureFile,
+    kind: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="accuracy, targets, pareto, energy, rounds, lorenz or topology."),
+    ] = ACCURACY,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--x",
+            metavar="AXES",
+            help="One or more of time, energy, active, participants, bytes, rounds, ... Default: time,energy,rounds.",
+        ),
+    ] = None,
+    width: Annotated[
+        str | None, typer.Option(help="Width of the figure, such as 8.5cm, or single or double columns of a journal.")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Labels of the settings. Default: their differences.")
+    ] = None,
+) -> None:
+    """Plot runs: by default accuracy against time, energy and rounds, with mean and range over seeds."""
+    from edgesim.reports.figures import COLUMNS_IN, parse_width
     from edgesim.reports.plots import AXES, plot_runs
+    from edgesim.studies.settings import study_of
 
-    out, width_in = out or Path(kind), parse_width(width)
-    runs_there = all_opened(folders)
-    metrics = {ACCURACY, *(name for run in runs_there for name in run.better)}
-    if kind not in metrics:
-        from edgesim.studies.settings import study_of
-
+    width_in, found = parse_width(width), all_opened(runs)
+    if kind in {ACCURACY, *(name for run in found for name in run.better)}:
+        axes = [AXES[name] for name in names_in("--x", against or "time,energy,rounds", AXES)]
+        out, chosen = file.checked(kind)
+        named = [label.strip() for label in labels.split(",")] if labels else []
+        paths = plot_runs(found, axes, out, chosen, width_in, named, file.title, kind)
+    else:
         if against or labels:
             raise ConfigError(f"--x, --labels: are for --kind {ACCURACY}")
-        study, runs = study_of(runs_there)
-        single = COLUMNS_IN["single"]
-        wanted = Wanted(study=study, runs=runs, x="", y="", column="", width_in=width_in or single)
-        return draw(kind, wanted, out, formats, title)
-    names = [name.strip() for name in (against or "time,energy,rounds").split(",")]
-    wrong = [name for place, name in enumerate(names) if name not in AXES or name in names[:place]]
-    if wrong:
-        raise ConfigError(f"--x: {quoted(wrong[0])} is unknown or given twice (known: {', '.join(AXES)}, with commas)")
-    chosen = parse_formats(formats or (out.suffix[1:] if out.suffix[1:] in ("png", "svg", "pdf") else None))
-    for path in paths_of(out, chosen):
-        check_file(path)
-    named = [label.strip() for label in labels.split(",")] if labels else []
-    return plot_runs(runs_there, [AXES[name] for name in names], out, chosen, width_in, named, title, kind)
+        study, cells = study_of(found)
+        paths = draw(kind, Wanted(study=study, runs=cells, width_in=width_in or COLUMNS_IN["single"]), file)
+    for path in paths:
+        print(path)
 
 
-def plot_study(
-    file: Path,
-    kind: str,
-    only: list[str] | None,
-    size: str,
-    folder: Path | None,
-    columns: tuple[str, str, str],
-    width: str,
-    out: Path | None,
-    formats: str | None,
-    title: str,
-) -> list[Path]:
-    """Draw a picture of a study; `columns`: what --x, --y and --column name. Return the files; raises as `plot`."""
-    from edgesim.cli.study import made
-    from edgesim.reports.figures import parse_width
-
-    width_in = parse_width(width)
-    assert width_in is not None
-    found = made(file, only, size, folder)
-    x, y, column = columns
-    wanted = Wanted(study=found.study, runs=found.runs, x=x, y=y, column=column, width_in=width_in)
-    return draw(kind, wanted, out or Path(kind), formats, title)
-
-
-def gantt(folder: Path, number: int, out: Path, session: str | None = None) -> list[Path]:
-    """Draw a round, 1 for the first; return the files. Raises ConfigError before that if they cannot be written.
-
-    `session`: whose round, of a run of several.
-    """
-    from edgesim.cli.open_runs import one_session
+def gantt(
+    shown: ShownRun,
+    number: RoundNumber,
+    out: Annotated[Path, typer.Option(help="File name without ending. A PNG and an SVG are written.")] = Path("round"),
+) -> None:
+    """Draw a timeline of one round, with the devices that held it up."""
     from edgesim.reports.figures import paths_of
     from edgesim.reports.gantt import plot_round
 
     for path in paths_of(out):
         check_file(path)
-    return plot_round(one_session(folder, session), number, out)
+    for path in plot_round(shown.open(), number, out):
+        print(path)
+
+
+def plot_study(
+    cells: CellsOfStudy,
+    file: FigureFile,
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND", help="One of accuracy, targets, pareto, energy, cost, heat, rounds, lorenz, topology."
+        ),
+    ] = ACCURACY,
+    x: Annotated[str, typer.Option(help="Axes for accuracy, a column for pareto, an axis of the study for heat.")] = "",
+    y: Annotated[str, typer.Option(help="The second column or axis.")] = "",
+    column: Annotated[str, typer.Option(help="The column for targets and heat. Default: the first that fits.")] = "",
+    width: Annotated[
+        str, typer.Option(metavar="single|double|W", help="Width of the figure: columns of a journal, or 9cm.")
+    ] = "single",
+) -> None:
+    """Plot a study for a paper: statistics over seeds of its configurations."""
+    from edgesim.reports.figures import parse_width
+
+    width_in = parse_width(width)
+    assert width_in is not None
+    found = cells.made()
+    wanted = Wanted(study=found.study, runs=found.runs, x=x, y=y, column=column, width_in=width_in)
+    for path in draw(kind, wanted, file):
+        print(path)
+
+
+# --- figures by kind ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Contents of a figure: runs of a study with their cells, and names of columns or axes ("": the default)."""
+
+    study: Study
+    runs: Sequence[tuple[StudyCell, Run]]
+    width_in: float
+    x: str = ""
+    y: str = ""
+    column: str = ""
+
+    @property
+    def labels(self) -> dict[Run, str]:
+        """Setting of each run."""
+        from edgesim.studies.settings import label_of
+
+        return {run: label_of(self.study, cell) for cell, run in self.runs}
+
+
+def draw(kind: str, wanted: Wanted, file: FigureFile) -> list[Path]:
+    """Draw a figure and return the files. Raises ConfigError for an unknown kind, or if there is nothing to draw."""
+    from edgesim.reports.figures import save
+
+    check_known("--kind", kind, KINDS)
+    out, formats = file.checked(kind)
+    figure = KINDS[kind](wanted)
+    if file.title:
+        figure.suptitle(file.title, fontsize="large")
+    return save(figure, out, formats)
+
+
+def _accuracy(wanted: Wanted) -> Any:
+    from edgesim.reports.frames import accuracy_points
+    from edgesim.reports.pictures.accuracy import accuracy
+    from edgesim.reports.plots import AXES, metric_to_draw, targets_of
+
+    names = names_in("--x", wanted.x or ("time" if wanted.width_in < 5 else "time,energy,rounds"), AXES)
+    points = accuracy_points(wanted.labels)
+    runs = [run for _, run in wanted.runs]
+    metric = metric_to_draw(ACCURACY, runs)
+    if points.empty or points[metric].isna().all():
+        raise ConfigError(f"{wanted.study.name}: no evaluation of the test split to plot")
+    against = [AXES[name] for name in names]
+    return accuracy(points, against, targets_of(runs, metric), wanted.width_in, metric=metric)
+
+
+def _targets(wanted: Wanted) -> Any:
+    from edgesim.reports.html.words import words_of
+    from edgesim.reports.pictures.targets import time_to_target
+
+    column = _column(wanted, wanted.column, "--column", lambda name: "@" in name)
+    values, rows = _statistics(wanted, [column])
+    return time_to_target(values, rows, column.partition("@")[0], words_of(column), wanted.width_in)
+
+
+def _pareto(wanted: Wanted) -> Any:
+    from edgesim.reports.html.words import words_of
+    from edgesim.reports.pictures.tradeoff import pareto
+    from edgesim.studies.report import front_points
+
+    x = _column(wanted, wanted.x, "--x", _has_better)
+    y = _column(wanted, wanted.y, "--y", lambda name: name != x and _has_better(name))
+    points = front_points(wanted.study, _statistics(wanted, [x, y])[1], x, y)
+    if points.empty:
+        raise ConfigError(f"{wanted.study.name}: no configuration has both {x} and {y}")
+    return pareto(points, x, y, words_of(x), words_of(y), wanted.width_in)
+
+
+def _energy(wanted: Wanted) -> Any:
+    from edgesim.reports.frames import energy_by_activity
+    from edgesim.reports.pictures.stacked import stacked
+
+    return stacked(energy_by_activity(wanted.labels), width_in=wanted.width_in)
+
+
+def _cost(wanted: Wanted) -> Any:
+    from edgesim.reports.cost import currency_of
+    from edgesim.reports.frames import cost_by_item
+    from edgesim.reports.pictures.stacked import stacked
+
+    spent = cost_by_item(wanted.labels)
+    if spent.empty:
+        raise ConfigError(f"{wanted.study.name}: has no prices")
+    currency = currency_of(wanted.runs[0][1])
+    runs = spent.groupby(["setting", "run"], sort=False)[["cost_low", "cost_high"]].sum()
+    bands = runs.groupby("setting", sort=False).mean().reset_index()
+    bands = bands.rename(columns={"cost_low": "low", "cost_high": "high"})
+    return stacked(spent, "item", "cost", f"cost ({currency})", bands, wanted.width_in)
+
+
+def _heat(wanted: Wanted) -> Any:
+    from edgesim.reports.html.words import words_of
+    from edgesim.reports.pictures.heat import heat
+    from edgesim.studies.values import axes_of
+
+    column = _column(wanted, wanted.column, "--column", lambda _: True)
+    rows = _statistics(wanted, [column])[1]
+    axes = axes_of(rows)
+    x = _axis(axes, wanted.x, "--x", "")
+    y = _axis(axes, wanted.y, "--y", x)
+    cells = rows[[x, y, "middle"]].rename(columns={"middle": column})
+    return heat(cells, x, y, column, words_of(column), wanted.width_in)
+
+
+def _rounds(wanted: Wanted) -> Any:
+    from edgesim.reports.frames import lengths_of_rounds
+    from edgesim.reports.pictures.lengths import round_lengths
+
+    return round_lengths(lengths_of_rounds(wanted.labels), wanted.width_in)
+
+
+def _lorenz(wanted: Wanted) -> Any:
+    from edgesim.reports.frames import energy_by_device
+    from edgesim.reports.pictures.lorenz import lorenz
+
+    return lorenz(energy_by_device(wanted.labels), width_in=wanted.width_in)
+
+
+def _topology(wanted: Wanted) -> Any:
+    from edgesim.config.load import load_scenario
+    from edgesim.config.plugins import only_looking
+    from edgesim.reports.pictures.topology import topology
+    from edgesim.runs.topology import topology_of
+
+    with only_looking():  # modules that a study names itself have been imported
+        scenario = load_scenario(wanted.runs[0][1].manifest["scenario"])
+    return topology(*topology_of(scenario), wanted.width_in)
+
+
+KINDS: Mapping[str, Callable[[Wanted], Any]] = {
+    ACCURACY: _accuracy,
+    "targets": _targets,
+    "pareto": _pareto,
+    "energy": _energy,
+    "cost": _cost,
+    "heat": _heat,
+    "rounds": _rounds,
+    "lorenz": _lorenz,
+    "topology": _topology,
+}
+
+
+# --- data of the figures -----------------------------------------------------------------------------------------
+
+
+def _statistics(wanted: Wanted, columns: Sequence[str]) -> tuple[Any, Any]:
+    """Return the values of columns, and their statistics over seeds, both with the setting."""
+    from edgesim.studies.settings import with_middle, with_setting
+    from edgesim.studies.values import summarised, values_of
+
+    values = values_of(wanted.study, wanted.runs, columns)
+    rows = with_middle(summarised(values), columns)
+    return with_setting(values, wanted.study), with_setting(rows, wanted.study)
+
+
+def _has_better(column: str) -> bool:
+    from edgesim.studies.column import parse_column
+
+    return parse_column(column).better is not None
+
+
+def _column(wanted: Wanted, given: str, option: str, usual: Callable[[str], bool]) -> str:
+    """Return the given column, or else the first column of the study for which `usual` is True."""
+    from edgesim.studies.column import parse_column
+
+    found = given or next((name for name in wanted.study.columns if usual(name)), "")
+    if not found:
+        raise ConfigError(f"{option}: the study has no column that fits ({', '.join(wanted.study.columns)}); name one")
+    parse_column(found)
+    return found
+
+
+def _axis(axes: Sequence[str], given: str, option: str, other: str) -> str:
+    found = given or next((axis for axis in axes if axis != other), "")
+    if found not in axes or found == other:
+        known = ", ".join(axes) or "none"
+        raise ConfigError(
+            f"{option}: a heat map has two axes of a study beside the seed, got {found!r} (axes: {known})"
+        )
+    return found

@@ -1,4 +1,4 @@
-"""The commands of `import-trace`: files that others publish become files that scenarios name."""
+"""The commands of `import-trace`, which convert published traces to files that scenarios name."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgesim.cli.options import check_new_file, names_in
+from edgesim.core.errors import ConfigError
+
 if TYPE_CHECKING:
     from edgesim.files.traces.columns import Columns
 
-commands = typer.Typer(help="Turn traces that others publish into files that scenarios name.", no_args_is_help=True)
-
 JsonFile = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON file.")]
-Out = Annotated[Path, typer.Option(metavar="FILE", help="What to write: CSV, or parquet if its name ends so.")]
-Most = Annotated[int | None, typer.Option("--devices", min=1, help="Only so many, the first ones. Default: all.")]
-Length = Annotated[str | None, typer.Option(metavar="TIME", help="Until when, such as 14 d.")]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="File to write: parquet if it ends in .parquet, else CSV.")]
+Most = Annotated[int | None, typer.Option("--devices", min=1, help="Number of first devices to keep. Default: all.")]
+Length = Annotated[str | None, typer.Option(metavar="TIME", help="End of the trace, such as 14 d.")]
 
 
-@commands.command("fedscale-capacity")
 def fedscale_capacity(
     file: JsonFile,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The fleet to write, a CSV file.")],
     forward: Annotated[
-        str, typer.Option(metavar="FLOP", help="Of a forward pass of the model that was timed, such as '0.6 GFLOP'.")
+        str, typer.Option(metavar="FLOP", help="FLOPs of a forward pass of the timed model, such as '0.6 GFLOP'.")
     ],
     devices: Most = None,
 ) -> None:
-    """Turn FedScale's client_device_capacity, in JSON, into a fleet: a block a client with its speed and rates."""
-    from edgesim.core.errors import ConfigError
+    """Convert FedScale's client_device_capacity (JSON) to a fleet: a block for each client, with speed and rates."""
     from edgesim.files.traces.fedscale import fleet_of
 
     if out.suffix == ".parquet":
@@ -38,20 +37,19 @@ def fedscale_capacity(
     _write(fleet_of(file, forward_flops, devices), out)
 
 
-@commands.command("fedscale-behaviour")
 def fedscale_behaviour(file: JsonFile, out: Out, devices: Most = None, length: Length = None) -> None:
-    """Turn FedScale's client_behave_trace, in JSON, into when devices are there; traces begin anew until --length."""
+    """Convert FedScale's client_behave_trace (JSON) to the availability of devices. Traces repeat until --length."""
     from edgesim.files.traces.fedscale import availability_of
 
     _write(availability_of(file, _length_s(length), devices), out)
 
 
-@commands.command("flash")
 def flash(
     file: JsonFile,
     out: Out,
     needs: Annotated[
-        str, typer.Option(metavar="STATES", help="Of locked, screen_off, wifi, charged; with commas: all of them.")
+        str,
+        typer.Option(metavar="STATES", help="States of an available phone: locked, screen_off, wifi, charged."),
     ] = "locked,wifi,charged",
     start: Annotated[
         str | None,
@@ -60,19 +58,15 @@ def flash(
     length: Length = None,
     devices: Most = None,
 ) -> None:
-    """Turn states of phones, as FLASH has them, into when devices are there."""
-    from edgesim.core.errors import ConfigError
+    """Convert the phone states of FLASH to the availability of devices."""
     from edgesim.files.traces.flash import STATES, availability_of, date_s
 
-    states = [state.strip() for state in needs.split(",")]
-    if unknown := [state for state in states if state not in STATES]:
-        raise ConfigError(f"--needs: {unknown[0]!r} is no state of a phone (known: {', '.join(STATES)})")
+    states = names_in("--needs", needs, STATES)
     if start is not None and date_s(start) is None:
         raise ConfigError(f"--start: must be a date such as 2020-01-31 23:23:40, got {start!r}")
     _write(availability_of(file, states, start, _length_s(length), devices), out)
 
 
-@commands.command("google-cluster")
 def google_cluster(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV files of the table task_usage.")],
     out: Out,
@@ -80,18 +74,17 @@ def google_cluster(
         Path | None, typer.Option(metavar="FILE", help="The table machine_events, a CSV file: CPUs of machines.")
     ] = None,
     least: Annotated[
-        float, typer.Option(min=0.001, max=1, help="The share of its speed that a machine has left at least.")
+        float, typer.Option(min=0.001, max=1, help="Least share of its speed that a machine keeps.")
     ] = 0.05,
     devices: Most = None,
 ) -> None:
-    """Turn the CPU load of machines, as in Google's cluster trace of 2011, into speeds of devices."""
+    """Convert the CPU load of machines in Google's cluster trace of 2011 to speeds of devices."""
     from edgesim.files.traces.google_cluster import speeds_of
 
     _write(speeds_of(files, machines, least, devices), out)
 
 
 def _write(columns: Columns, out: Path) -> None:
-    from edgesim.cli.out import check_new_file
     from edgesim.files.traces.columns import write_columns
 
     check_new_file(out, "--out")
@@ -107,7 +100,6 @@ def _length_s(length: str | None) -> float | None:
 
 def _quantity(option: str, text: str, symbol: str, what: str, example: str) -> float:
     from edgesim.config.units import Unit
-    from edgesim.core.errors import ConfigError
 
     try:
         return Unit(symbol, what, example, positive=True).read(text)

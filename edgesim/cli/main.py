@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from edgesim.cli.app import command_line
-from edgesim.cli.streams import OutputError, careful_streams
+from edgesim.core.errors import EdgesimError
 from edgesim.execution.interrupts import INTERRUPTED, Interrupts, interrupts
 from edgesim.files.own_code import OWN_CLASSES, told
-from edgesim.files.reading import one_line
+from edgesim.files.reading import one_line, visible
 
 # Typer's base class of usage errors. Its module has changed between versions, its child has not.
 _UsageError: Any = typer.BadParameter.__base__
+_SIGPIPE_EXIT = 141  # exit code of a program that SIGPIPE has ended, as in a shell
 
 
 def main() -> None:
     """Run the command line. A mistake of the user gives one line on stderr and exit code 2."""
-    _look_here_last()
+    # Import parts "module:Class" from the current folder last, so that its files never replace libraries. `python -m`
+    # puts the folder first. If it is elsewhere in the path, as by PYTHONPATH, it stays there.
+    here = str(Path.cwd())
+    if sys.path[:1] in ([""], [here]):
+        del sys.path[0]
+    if here not in sys.path:
+        sys.path.append(here)
     os.environ["MPLBACKEND"] = "agg"  # figures go to files, and the backend of the environment may be missing
     try:
         with careful_streams(), interrupts() as signals:
@@ -55,13 +63,82 @@ def _exit_code(signals: Interrupts) -> int:
     return 2
 
 
-def _look_here_last() -> None:
-    """Import parts "module:Class" from the current folder last, so that its files never replace libraries.
+def run_script(main: Callable[..., Any]) -> None:
+    """Run a function of a script in `analysis/` with the words of its command line, with errors as in `main`."""
+    try:
+        typer.run(main)
+    except EdgesimError as error:
+        print("error:", " ".join(str(error).splitlines()), file=sys.stderr)
+        sys.exit(2)
 
-    `python -m` puts the folder first. If it is elsewhere in the path, as by PYTHONPATH, it stays there.
+
+# --- streams ----------------------------------------------------------------------------------------------------
+
+
+class OutputError(Exception):
+    """Standard output cannot be written. Not an OSError, which would look like an error of a run's files."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(f"cannot write to standard output: {reason.strerror}")
+        self.is_unread = isinstance(reason, BrokenPipeError)  # as with `| head`, which needs no more
+        self.exit_code = _SIGPIPE_EXIT if self.is_unread else 1
+
+
+class _Stream:
+    """A text stream whose failures are OutputErrors, or are ignored if `silent`.
+
+    Printed text may come from a run folder of another user, so control codes in it do not reach a terminal. Rich moves
+    the cursor with control codes: it writes to `rich_proxied_file`, an unfiltered stream to the same file.
     """
-    here = str(Path.cwd())
-    if sys.path[:1] in ([""], [here]):
-        del sys.path[0]
-    if here not in sys.path:
-        sys.path.append(here)
+
+    def __init__(self, stream: Any, silent: bool, for_rich: bool = False) -> None:
+        self._stream = stream
+        self._silent = silent
+        self._for_rich = for_rich
+        self.rich_proxied_file = self if for_rich else _Stream(stream, silent, for_rich=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        self._do(lambda: self._stream.write(text if self._for_rich else visible(text)))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write buffered text."""
+        self._do(self._stream.flush)
+
+    def _do(self, action: Any) -> None:
+        try:
+            action()
+        except OSError as error:
+            with suppress(OSError, ValueError):  # the stream has no file descriptor
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())  # drops buffered text, or Python would fail at its exit
+                os.close(nowhere)
+            if not self._silent:
+                raise OutputError(error) from error
+
+
+@contextmanager
+def careful_streams() -> Iterator[None]:
+    """Context in which errors of stdout and stderr are kept apart from errors of the code inside.
+
+    Raises OutputError if stdout cannot be written. Text that cannot be written to stderr is lost. Streams that are
+    closed at the start become /dev/null.
+    """
+    for number, (name, stream) in enumerate([("stdin", sys.stdin), ("stdout", sys.stdout), ("stderr", sys.stderr)]):
+        try:
+            os.fstat(number)
+        except OSError:  # without this, the next opened file would get this number and all printed text
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            if stream is None:
+                setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Stream(sys.stdout, silent=False), _Stream(sys.stderr, silent=True)
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        sys.stdout, sys.stderr = before

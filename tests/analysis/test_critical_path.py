@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgesim
-from edgesim.cli.explain import parse_rounds
+from edgesim.cli.look import parse_rounds
 from edgesim.core.errors import ConfigError
 from edgesim.reports.critical_path import (
     attribute,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import edgesim
-from edgesim.cli.energy import energy_by
+from edgesim.cli.look import energy_by
 from edgesim.reports.participation import participation
 from tests.calling import call
 from tests.conftest import timing_scenario

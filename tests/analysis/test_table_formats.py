@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from edgesim.cli.formats import order
+from edgesim.cli.options import order
 from edgesim.core.errors import ConfigError
 from edgesim.reports.find import find_runs
 from edgesim.reports.load import Run

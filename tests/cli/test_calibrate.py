@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.cli.calibrate import run
+from edgesim.cli.parts import calibrate as command
 from edgesim.config import device_profiles
 from edgesim.config.plugins import find
 from edgesim.config.scenario import FleetBlock
@@ -185,12 +185,12 @@ def test_a_large_error_of_what_was_left_out_makes_no_profile(monkeypatch, tmp_pa
     odd = [replace(t, seconds=20 * t.seconds) if t.model in "ab" else t for t in timings(by_step) if t.model in "abcd"]
     found = calibrate(odd)
     assert found.median_error(found.best) > 0.5
-    monkeypatch.setattr("edgesim.cli.calibrate.time_steps", lambda models, batches, seconds, tell: odd)
-    monkeypatch.setattr("edgesim.cli.calibrate.peak_rate", lambda: float("inf"))
+    monkeypatch.setattr("edgesim.runs.calibrate.time_steps", lambda models, batches, seconds, tell: odd)
+    monkeypatch.setattr("edgesim.runs.calibrate.peak_rate", lambda: float("inf"))
     with pytest.raises(
         ConfigError, match=r"left out are predicted with a median error of \d+%, more than 50%; name more"
     ):
-        run([], [10, 32], 1.0, tmp_path / "host.toml")
+        command(tmp_path / "host.toml", [], [10, 32], 1.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -205,7 +205,7 @@ def test_a_class_from_outside_is_refused_in_a_line():
     """Its inputs are those of a data set, of which calibration has none."""
     model = "tests.plugins.own_networks:Plain"
     with pytest.raises(ConfigError, match=rf"^calibrate: --models takes models that edgesim ships, .* got {model}$"):
-        run([model, "mlr"], [2], 0.0, None)
+        command(None, [model, "mlr"], [2], 0.0)
 
 
 def test_a_real_run(tmp_path, capsys, monkeypatch):
@@ -214,7 +214,7 @@ def test_a_real_run(tmp_path, capsys, monkeypatch):
     out = tmp_path / "host.toml"
     monkeypatch.setattr("edgesim.runs.calibrate.MOST_ERROR", float("inf"))  # two models say little of each other
     monkeypatch.setattr("edgesim.runs.calibrate.MOST_RATE", float("inf"))  # and tests may run side by side
-    run(["mlr", "cnn_digits"], [2, 32], 0.05, out)
+    command(out, ["mlr", "cnn_digits"], [2, 32], 0.05)
     assert (torch.get_num_threads(), torch.equal(torch.get_rng_state(), state)) == (threads, True)
     printed, told = capsys.readouterr()
     assert "building cnn_digits, 2 of 2" in told
@@ -229,9 +229,9 @@ def test_a_real_run(tmp_path, capsys, monkeypatch):
 
 def test_the_report_as_json(monkeypatch, capsys):
     """Programs get profile, residuals and errors of every form."""
-    monkeypatch.setattr("edgesim.cli.calibrate.time_steps", lambda models, batches, seconds, tell: timings(by_step))
-    monkeypatch.setattr("edgesim.cli.calibrate.peak_rate", lambda: float("inf"))
-    run([], [10, 32], 1.0, None, as_json=True)
+    monkeypatch.setattr("edgesim.runs.calibrate.time_steps", lambda models, batches, seconds, tell: timings(by_step))
+    monkeypatch.setattr("edgesim.runs.calibrate.peak_rate", lambda: float("inf"))
+    command(None, [], [10, 32], 1.0, as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["form"] == "whole step"
     assert report["profile"]["flops_per_s"] == pytest.approx(50e9)
@@ -260,16 +260,16 @@ def test_all_models_of_the_catalogue_are_timed_by_default():
 def test_what_cannot_be_calibrated_is_refused(models, batches, message):
     """One line that says what is wrong."""
     with pytest.raises(ConfigError, match=message):
-        run(models, batches, 0.0, None)
+        command(None, models, batches, 0.0)
 
 
 def test_a_file_that_cannot_be_a_profile_is_refused_at_once(tmp_path, monkeypatch):
     """Before a minute of timing."""
-    monkeypatch.setattr("edgesim.cli.calibrate.time_steps", None)
+    monkeypatch.setattr("edgesim.runs.calibrate.time_steps", None)
     with pytest.raises(ConfigError, match=r"host.json must end with .toml"):
-        run([], [10], 1.0, tmp_path / "host.json")
+        command(tmp_path / "host.json", [], [10], 1.0)
     with pytest.raises(ConfigError, match="is not a folder"):
-        run([], [10], 1.0, tmp_path / "none" / "host.toml")
+        command(tmp_path / "none" / "host.toml", [], [10], 1.0)
 
 
 def test_timings_without_flops_are_refused():

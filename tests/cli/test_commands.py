@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections import namedtuple
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,7 +17,6 @@ import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from edgesim.cli import scenario as _loaded  # noqa: F401  before stand-ins take the place of what it imports
 from edgesim.cli.main import main
 from edgesim.core.errors import ConfigError
 from edgesim.core.price_list import Coverage
@@ -121,10 +119,6 @@ def simulator(monkeypatch):
         "edgesim.config.plugin_fields": {"PartOf": PartOf},
         "edgesim.config.schema": {"json_schema": lambda: {"title": "Scenario"}},
     }
-    for name in ("edgesim.cli.run", "edgesim.cli.scenario"):
-        real, (package, _, attribute) = import_module(name), name.rpartition(".")  # so that the real ones come back
-        monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setattr(sys.modules[package], attribute, real)  # which an import anew replaces too
     for name, members in parts.items():
         module = ModuleType(name)
         vars(module).update(members)
@@ -218,7 +212,7 @@ def test_card_shows_every_suffix_cut(call, simulator):
 
 def test_list_names_parts_with_their_first_line(call, monkeypatch):
     place = SimpleNamespace(load=lambda: None, summary="Says one thing.")
-    monkeypatch.setattr("edgesim.cli.plugins.places_of", lambda kind: {f"{kind}_a": place, "family:": place})
+    monkeypatch.setattr("edgesim.cli.parts.places_of", lambda kind: {f"{kind}_a": place, "family:": place})
     out = call("list", "method")[1]
     assert "method_a" in out and "family:" in out and "Says one thing." in out
     assert "backend_a" not in out and "backend_a" in call("list")[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from edgesim.cli.import_trace import commands
+from edgesim.cli.app import command_line
 from edgesim.core.errors import DataError
 from edgesim.files.traces import fedscale, flash, google_cluster
 from tests.calling import call
@@ -237,7 +237,7 @@ def test_machines_without_a_capacity(tmp_path):
     assert said.endswith("m.csv line 1: column 5 (CPUs) must be a finite number of at least 0, got 'half'")
 
 
-@pytest.mark.parametrize("command", [command.name for command in commands.registered_commands])
+@pytest.mark.parametrize("command", list(command_line().commands["import-trace"].commands))
 def test_commands_end_with_one_line(command, tmp_path):
     """A file that is missing, and one whose folder is: exit code 2, and no file is written."""
     more = ("--forward", "1 GFLOP") if command == "fedscale-capacity" else ()
@@ -261,7 +261,7 @@ def test_commands_end_with_one_line(command, tmp_path):
         ),
         (
             ("flash", "state_traces.json", "--needs", "wifi,awake"),
-            "--needs: 'awake' is no state of a phone (known: locked",
+            "--needs: 'awake' is unknown or given twice (known: locked",
         ),
         (("flash", "state_traces.json", "--start", "noon"), "--start: must be a date such as 2020-01-31 23:23:40"),
         (("flash", "state_traces.json", "--start", "2021-01-31 00:00:00"), "nothing to write: no row is left"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from edgesim.cli.formats import latex
-from edgesim.cli.frames import digits
+from edgesim.cli.printing import digits, latex
 from edgesim.reports.format import plain, text
 from edgesim.studies.values import pivoted, summarised
 from tests.calling import TINY, call

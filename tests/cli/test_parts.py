@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from edgesim.cli.plugins import kind_of
+from edgesim.cli.parts import kind_of
 from edgesim.config.describe import describe
 from edgesim.config.plugin_fields import PartOf
 from edgesim.config.plugins import PACKAGES, places_of, plugins_of

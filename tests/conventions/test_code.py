@@ -87,7 +87,7 @@ def test_no_wall_clock():
     """Only what reports host seconds may know them, or the date of a run, or waits for others."""
     allowed = [f"runs.{name}" for name in ("simulate", "recording", "estimate", "progress", "calibrate")]
     allowed += ["files.loaded_code", "files.code_identity"]  # when files were changed
-    allowed += ["execution.result_cache", "cli.watch", "cli.calibrate", "records.lock"]
+    allowed += ["execution.result_cache", "cli.run", "cli.parts", "records.lock"]
     allowed += ["execution.ray_cluster"]  # how long a cluster has been silent
     assert imports(r"(time|datetime)(\..*)?", *(f"edgesim.{name}" for name in allowed)) == []
 

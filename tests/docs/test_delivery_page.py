@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from edgesim.cli.app import command_line
-from edgesim.cli.main import _UsageError
-from edgesim.cli.streams import _SIGPIPE_EXIT
+from edgesim.cli.main import _SIGPIPE_EXIT, _UsageError
 from edgesim.execution.interrupts import INTERRUPTED
 from tests.calling import call
 from tests.docs.pages import ROOT

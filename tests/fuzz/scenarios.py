@@ -60,7 +60,7 @@ def text_of(seed: int, case: int) -> bytes:
 
 def judged(text: bytes, folder: Path) -> tuple[str, str]:
     """Return how a scenario ended, and the line or fault it ended with: load, validate, estimate, run."""
-    from edgesim.cli.scenario import checked
+    from edgesim.cli.scenarios import checked
     from edgesim.core.errors import ConfigError, DataError, EdgesimError
     from edgesim.runs.estimate import estimate
     from edgesim.runs.simulate import simulate

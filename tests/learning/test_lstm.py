@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgesim.cli.model import measured
+from edgesim.cli.parts import measured
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.learning.models.lstm_modules import LstmLayer, LstmNetwork

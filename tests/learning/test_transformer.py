@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from edgesim.cli.model import measured
+from edgesim.cli.parts import measured
 from edgesim.core.errors import ConfigError
 from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from edgesim.cli.pictures import KINDS
+from edgesim.cli.figures import KINDS
 from tests.calling import TINY, call
 
 STUDY = """
@@ -78,7 +78,7 @@ def test_runs_have_kinds_too(study, kind):
         (["study", "plot", "two.toml", "--width", "wide"], "--width: 'wide' is not a width"),
         (["study", "plot", "two.toml", "--kind", "heat", "--x", "nobody"], "--x: a heat map has two axes"),
         (["study", "plot", "two.toml", "--kind", "targets", "--column", "nothing"], "unknown column 'nothing'"),
-        (["study", "plot", "two.toml", "--x", "hours"], "--x: unknown 'hours'"),
+        (["study", "plot", "two.toml", "--x", "hours"], "--x: 'hours' is unknown or given twice"),
         (["study", "plot", "two.toml", "--out", "nowhere/it.pdf"], "--out: nowhere is not a folder"),
         (
             ["plot", "runs/studies/two/quick/*", "--kind", "energy", "--x", "time"],

@@ -89,7 +89,7 @@ def ctrl_c(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     "moment",
     [
-        "edgesim.cli.run.load_scenario",
+        "edgesim.config.load.load_scenario",
         "edgesim.runs.simulate.assemble_all",
         "edgesim.runs.simulate.Simulation",
     ],

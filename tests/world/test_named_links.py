@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from edgesim.cli.link import print_link
+from edgesim.cli.parts import link
 from edgesim.config import link_profiles
 from edgesim.config.load import load_scenario
 from edgesim.config.plugins import find
@@ -113,7 +113,7 @@ def test_unknown_links_and_keys_are_refused():
     with pytest.raises(ConfigError, match=r"^network\.loss: must be less than 1, got 1"):
         timing_scenario(network={"name": "wifi", "loss": 1.0})
     with pytest.raises(ConfigError, match=r"^unknown link 'starling'; did you mean 'starlink'\?"):
-        print_link("starling")
+        link("starling")
 
 
 def test_the_command_line_shows_them():

@@ -9,7 +9,7 @@ import pstats
 
 import pytest
 
-from edgesim.cli.device import print_device, print_devices
+from edgesim.cli.parts import device, print_devices
 from edgesim.config import device_profiles
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Cpu
@@ -124,10 +124,10 @@ def test_without_a_profile_there_may_be_no_battery_by_name():
 
 
 def test_the_catalogue_says_how_to_ask_for_a_battery(capsys):
-    print_device("phone_mid")
+    device("phone_mid")
     shown = capsys.readouterr().out
     assert "12.7 Wh" in shown and 'battery = "rechargeable"' in shown
-    print_device("jetson_nano")
+    device("jetson_nano")
     assert "rechargeable" not in capsys.readouterr().out
     print_devices()
     assert 'battery = "rechargeable"' in capsys.readouterr().out
@@ -254,10 +254,10 @@ def test_a_profile_file_can_be_written_and_read(tmp_path):
 
 def test_one_device_shows_its_sources(capsys):
     """As a table and as JSON."""
-    print_device("raspberry_pi_4")
+    device("raspberry_pi_4")
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("11.433 GFLOP/s", "geerlingguy/top500-benchmark", "2024", "Same chip"))
-    print_device("raspberry_pi_4", as_json=True)
+    device("raspberry_pi_4", as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["quantities"]["idle"] == {
         "value": "2.7 W",
@@ -270,10 +270,10 @@ def test_one_device_shows_its_sources(capsys):
 
 def test_all_devices_as_json(capsys):
     """Name to what is known of it."""
-    print_devices(as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert set(found) == set(device_profiles.names())
-    assert found["dadpfl_gpu"]["flops_per_s"] == 16e12
+    for name in device_profiles.names():
+        device(name, as_json=True)
+        assert json.loads(capsys.readouterr().out)["flops_per_s"] == device_profiles.find(name).flops_per_s
+    assert device_profiles.find("dadpfl_gpu").flops_per_s == 16e12
 
 
 def test_a_block_is_read_as_strictly_as_any():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import edgesim
-from edgesim.cli.new import templates
+from edgesim.cli.scenarios import templates
 from edgesim.config.device_profiles import Profile
 from edgesim.studies.study import load_study
 from tests.calling import call, names

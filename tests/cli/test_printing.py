@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.cli.grid import GridColumn, print_grid
-from edgesim.cli.show import print_table
+from edgesim.cli.printing import GridColumn, print_grid, print_table
 from tests.sizes import examples
 
 NUMBERS = st.one_of(st.integers(0, 10**15).map(str), st.floats(0, 1).map("{:.4f}".format), st.just("-"))

@@ -1,0 +1,341 @@
+"""Commands that draw conclusions from a study: comparisons, trade-offs, claims of papers, and the HTML report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from edgesim.cli.look import all_opened
+from edgesim.cli.options import Only, StudyFolder, TableStyle, check_file, seconds_of, write_text
+from edgesim.cli.printing import print_frame_as, print_note
+from edgesim.cli.study import CellsOfStudy, MadeRuns
+from edgesim.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="COLUMN", help="A column, of the study or any other. Repeatable."),
+]
+OneColumn = Annotated[str, typer.Option("--column", metavar="COLUMN", help="A column, of the study or any other.")]
+
+_RUNS = Path("runs/studies")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directions:
+    """Columns whose better direction the command line gives."""
+
+    higher: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column, such as metric.NAME, whose high numbers are better."),
+    ] = None
+    lower: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column, such as metric.NAME, whose low numbers are better."),
+    ] = None
+
+    @property
+    def by_column(self) -> dict[str, Literal["higher", "lower"]]:
+        """Better direction of each named column."""
+        found: dict[str, Literal["higher", "lower"]] = dict.fromkeys(self.higher or (), "higher")
+        return found | dict.fromkeys(self.lower or (), "lower")
+
+
+def _made(cells: CellsOfStudy) -> MadeRuns:
+    """Return the existing runs of a study. Each missing cell is named on stderr, because it affects the decision."""
+    found = cells.made()
+    for name in found.missing:
+        print_note(f"missing: {name}")
+    return found
+
+
+def _print_rows(found: MadeRuns, form: str, rows: pd.DataFrame, title: str, keys: int, **about: Any) -> None:
+    """Print rows under the name and size of a study. `form`, `keys`, `about`: as in `print_frame_as`."""
+    whole = {"study": found.study.name, "size": found.size, "missing": list(found.missing), **about}
+    print_frame_as(rows, form, f"{found.study.name} ({found.size}){title}", keys, whole)
+
+
+def _is_finite(cost: Sequence[float]) -> bool:
+    return all(abs(number) < float("inf") for number in cost)
+
+
+def compare(
+    cells: CellsOfStudy,
+    style: TableStyle,
+    better: Directions,
+    baseline: Annotated[str, typer.Option(metavar="LABELS", help="The baseline, such as method=fedavg.")],
+    column: Columns = None,
+) -> None:
+    """Compare configurations with a baseline, paired by seed: difference, ratio, wins and p-values."""
+    from edgesim.studies.column import parse_column
+    from edgesim.studies.statistics import least_p
+    from edgesim.studies.study import read_labels
+    from edgesim.studies.values import axes_of, compared, few_runs, values_of
+
+    form = style.name
+    labels, found = read_labels("--baseline", baseline), _made(cells)
+    ways = better.by_column
+    columns = column or [name for name in found.study.columns if name in ways or parse_column(name).better]
+    if others := [name for name in found.study.columns if not column and name not in columns]:
+        print_note(
+            f"{', '.join(others)}: not compared, as more or less is not known to be better; say --higher or --lower"
+        )
+    values = values_of(found.study, found.runs, columns)
+    rows = compared(values, labels, columns, ways)
+    shown = rows
+    if form not in ("json", "csv"):  # leave out columns that follow from others, or are empty
+        empty = [name for name in ("unpaired", "unsure") if not rows[name].astype(bool).any()]
+        derived = ["wins", "losses", "ties", "ratio_low", "ratio_high"]
+        shown = rows.drop(columns=[*empty, *derived]).dropna(axis="columns", how="all")
+    _print_rows(found, form, shown, f", against {baseline}", len(axes_of(values)) + 1, baseline=labels)
+    if not form and (note := few_runs(rows)):
+        print(note)
+    pairs = [int(count) for count in rows["pairs"] if count]
+    if pairs and least_p(min(pairs)) > 0.05:
+        print_note(
+            f"with {min(pairs)} pair{'s'[: min(pairs) != 1]} no p-value can be below {least_p(min(pairs)):g}; add seeds"
+        )
+
+
+def front(
+    cells: CellsOfStudy,
+    style: TableStyle,
+    better: Directions,
+    column: Columns = None,
+) -> None:
+    """Print the Pareto front of configurations in two or three columns, and its knee."""
+    from edgesim.studies.tradeoffs.cheapest import typical
+    from edgesim.studies.tradeoffs.pareto import front as front_of
+    from edgesim.studies.values import axes_of, summarised, values_of
+
+    form = style.name
+    found, columns = _made(cells), column or []
+    rows = summarised(values_of(found.study, found.runs, list(dict.fromkeys(columns))))
+    points = front_of(rows, columns, better.by_column)
+    statistics = dict(typical(rows, columns).statistics)
+    over = ", ".join(f"{name} ({statistic})" for name, statistic in statistics.items())
+    _print_rows(found, form, points, f", {over}", len(axes_of(rows)), statistics=statistics)
+
+
+def cheapest(
+    cells: CellsOfStudy,
+    style: TableStyle,
+    by: Annotated[str, typer.Option(metavar="COLUMN", help="The column to minimise, such as energy_j@0.8.")],
+    reach: Annotated[
+        str, typer.Option(metavar="TARGET", help="The accuracy to reach, as after @ in a column: 0.8, 0.8~5.")
+    ],
+    within: Annotated[str, typer.Option(metavar="TIME", help='The simulated time limit, such as "2 h".')],
+    share: Annotated[float, typer.Option(help="The share of runs that has to be in time.")] = 0.5,
+    confidence: Annotated[float, typer.Option(help="Confidence that the share is reached.")] = 0.95,
+) -> None:
+    """Print the configurations that reach a target in time with the requested confidence, the cheapest first."""
+    from edgesim.studies.tradeoffs.cheapest import cheapest as cheapest_of
+    from edgesim.studies.tradeoffs.cheapest import names_of, runs_needed
+    from edgesim.studies.values import axes_of, values_of
+
+    form = style.name
+    within_s, goal = seconds_of("--within", within), f"sim_time_s@{reach}"
+    found = _made(cells)
+    values = values_of(found.study, found.runs, list(dict.fromkeys([goal, by])))
+    rows = cheapest_of(values, goal, within_s, by, share, confidence)
+    axes, asked = axes_of(values), {"goal": goal, "within_s": within_s, "share": share, "confidence": confidence}
+    _print_rows(found, form, rows, f", {goal} within {within}", len(axes), **asked)
+    if form:
+        return
+    surely = f"{100 * share:g} % of runs in time, with {100 * confidence:g} % confidence"
+    winner = rows[rows["cheapest"]]
+    if len(winner):
+        print(f"cheapest with {surely}: {names_of(winner[axes])[0] or 'the only one'}")
+    else:
+        print(f"none has {surely}; it takes {runs_needed(share, confidence)} runs or more, all in time")
+
+
+def theta(
+    cells: CellsOfStudy,
+    style: TableStyle,
+    time: Annotated[str, typer.Option(metavar="COLUMN", help="The column of seconds.")] = "sim_time_s",
+    energy: Annotated[str, typer.Option(metavar="COLUMN", help="The column of joules.")] = "energy_j",
+    at: Annotated[list[float] | None, typer.Option("--theta", help="A weight of energy, 0 to 1. Repeatable.")] = None,
+) -> None:
+    """Print the cost (1 - theta) x seconds + theta x joules by theta, and the cheapest configuration in each range."""
+    import pandas as pd
+
+    from edgesim.reports.cost import RoundCost
+    from edgesim.studies.tradeoffs.cheapest import names_of, typical
+    from edgesim.studies.tradeoffs.theta import THETAS, at_thetas, cheapest_over_theta
+    from edgesim.studies.values import axes_of, summarised, values_of
+
+    form = style.name
+    found = _made(cells)
+    rows = summarised(values_of(found.study, found.runs, [time, energy]))
+    points, axes = typical(rows, [time, energy]), axes_of(rows)
+    costs = [RoundCost(*pair) for pair in points.frame[[time, energy]].to_numpy(dtype=float)]
+    names = names_of(points.frame[axes])
+    lines = [at_thetas(cost, at or THETAS) if _is_finite(cost) else {} for cost in costs]
+    table = points.frame.join(pd.DataFrame(lines))
+    known = {name: cost for name, cost in zip(names, costs, strict=True) if _is_finite(cost)}
+    ranges = cheapest_over_theta(known)
+    _print_rows(found, form, table, "", len(axes), statistics=dict(points.statistics), cheapest=ranges)
+    if not form:
+        for each in ranges:
+            print(f"cheapest from theta {each['from_theta']:.4g} to {each['to_theta']:.4g}: {each['cheapest']}")
+
+
+def sensitivity(
+    cells: CellsOfStudy,
+    style: TableStyle,
+    column: OneColumn,
+    base: Annotated[
+        str | None, typer.Option(metavar="LABELS", help="Base labels. Default: the first label of each axis.")
+    ] = None,
+) -> None:
+    """Print the effect of each axis on a column: differences from a base, the largest swing first."""
+    from edgesim.studies.study import read_labels
+    from edgesim.studies.tradeoffs.sensitivity import of_cut, tornado
+    from edgesim.studies.values import values_of
+
+    form = style.name
+    labels, found = read_labels("--base", base) if base else {}, _made(cells)
+    values = values_of(found.study, found.runs, [column])
+    rows = tornado(values, column, labels)
+    _print_rows(found, form, rows, f", {column}", 2, column=column)
+    if note := of_cut(values, column, labels):
+        print_note(note)
+
+
+def break_even(
+    cells: CellsOfStudy,
+    style: TableStyle,
+    between: Annotated[str, typer.Option(metavar="LABELS", help="One configuration, such as method=fedavg.")],
+    other: Annotated[
+        str, typer.Option("--and", metavar="LABELS", help="Another configuration: other labels of the same axes.")
+    ],
+    column: OneColumn,
+    per: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Find the price at which --column + price x this column is equal."),
+    ] = None,
+    over: Annotated[
+        str | None, typer.Option(metavar="AXIS", help="Find the value of this axis at which --column is equal.")
+    ] = None,
+) -> None:
+    """Print the price, or the value of an axis, at which two configurations cost the same."""
+    from edgesim.studies.study import read_labels
+    from edgesim.studies.tradeoffs.break_even import over_axis, over_price
+    from edgesim.studies.values import values_of
+
+    if (per is None) == (over is None):
+        raise ConfigError("--per, --over: give one of them")
+    form = style.name
+    sides = read_labels("--between", between), read_labels("--and", other)
+    found = _made(cells)
+    if per is not None:
+        rows = over_price(values_of(found.study, found.runs, [column, per]), *sides, column, per)
+    else:
+        rows = over_axis(values_of(found.study, found.runs, [column]), *sides, column, str(over))
+    what = f"{column} + price x {per}" if per else f"{column} over {over}"
+    title, keys = f", {what}: {between} (one) and {other} (other)", max(1, list(rows).index("pairs"))
+    _print_rows(found, form, rows, title, keys, one=sides[0], other=sides[1])
+    if rows.empty and not form:
+        print("the two are never equal")
+
+
+# --- claims and reports ---------------------------------------------------------------------------------------------
+
+
+def claims(
+    files: Annotated[list[Path], typer.Argument(metavar="CLAIMS...", help="Claims files (TOML), one for each paper.")],
+    runs: Annotated[Path, typer.Option(help="Folder of the runs, with a folder STUDY/SIZE for each study.")] = _RUNS,
+    results: Annotated[
+        Path | None, typer.Option(help="A CSV file of numbers of runs without folders: see docs/howto/claims.md.")
+    ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="First write the numbers of existing runs to --results.")
+    ] = False,
+    hours: Annotated[bool, typer.Option("--hours", help="Estimate the hours of missing runs on this host.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The Markdown file to write. Default: print the page.")] = None,
+) -> None:
+    """Judge claims of papers by finished runs (reproduced, same order, undecided, refuted, not run). Write a page."""
+    from edgesim.studies.claims.claim import read_results, written
+    from edgesim.studies.claims.judge import Court, verdicts
+    from edgesim.studies.claims.page import page
+
+    if record and results is None:
+        raise ConfigError("--record: needs --results, the file to write")
+    if out:
+        check_file(out)
+    kept = read_results(results) if results and (results.exists() or not record) else []
+    court = Court(runs, kept)
+    if record and results:
+        check_file(results, "--results")
+        write_text(results, written(court.results(files)), "--results")
+    chapters = court.chapters(files, hours)
+    command = ["edgesim", "study", "claims", *map(str, files)]  # that writes the same page
+    command += ["--runs", str(runs)] if runs != _RUNS else []
+    command += ["--results", str(results)] if results else []
+    command += ["--hours"] if hours else []
+    command += ["--out", str(out)] if out else []
+    text = page(chapters, shlex.join(command))
+    if out is None:
+        print(text, end="")
+        return
+    write_text(out, text)
+    print_note(f"{out}: " + ", ".join(f"{count} {name}" for name, count in verdicts(chapters).items()))
+
+
+def report(
+    what: Annotated[
+        list[Path], typer.Argument(metavar="STUDY|RUN...", help="A study file (TOML), or run folders and patterns.")
+    ],
+    place: StudyFolder,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    only: Only = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="LABELS", help="The baseline of comparisons, such as method=fedavg.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title. Default: the name of the study.")] = "",
+    question: Annotated[str, typer.Option(help="The question to answer. Default: the question of the study.")] = "",
+) -> None:
+    """Write one HTML file about a study or runs: the answer in words, charts, tables, commands to reproduce."""
+    from edgesim.reports.html.page import write_report
+    from edgesim.studies.report import findings_of
+    from edgesim.studies.settings import study_of
+
+    check_file(out)
+    studies = [path for path in what if path.suffix == ".toml"]
+    if studies and len(what) > 1:
+        raise ConfigError(f"{what[0]} and {what[1]}: a report is of one study, or of runs")
+    labels = None if baseline is None else parse_labels(baseline)
+    notes: list[str] = []
+    if studies:
+        found = CellsOfStudy(study=studies[0], only=only, size=place.size, folder=place.folder).made()
+        study, cells = found.study, found.runs
+        chosen = ["--size", place.size, *(word for each in only or [] for word in ("--only", each))]
+        chosen += [] if place.folder is None else ["--runs", str(place.folder)]
+        commands = [shlex.join(["edgesim", "study", "run", str(studies[0]), *chosen])]
+        again = ["edgesim", "report", str(studies[0]), *chosen, "--out", str(out)]
+        notes += [f"{found.told}."] if found.missing else []
+    else:
+        if only or place != StudyFolder():
+            raise ConfigError("--only, --runs, --size: are for studies; of runs name the folders")
+        runs = all_opened(what)
+        study, cells = study_of(runs)
+        made = (run.manifest.get("command") for run in runs)  # its first word is where the program lies
+        commands = list(dict.fromkeys(shlex.join(["edgesim", *words[1:]]) for words in made if words))
+        again = ["edgesim", "report", *map(str, what), "--out", str(out)]
+    print(write_report(findings_of(study, cells, [*commands, shlex.join(again)], labels, title, question, notes), out))
+
+
+def parse_labels(given: str) -> dict[str, str]:
+    """Return the labels in a text such as "method=fedavg,deadline=30_s". Raises ConfigError for other texts."""
+    pairs = [word.partition("=") for word in given.split(",")]
+    if not all(axis.strip() and equals and label.strip() for axis, equals, label in pairs):
+        raise ConfigError(f"--baseline: {given!r} are no labels; write for example method=fedavg")
+    return {axis.strip(): label.strip() for axis, _, label in pairs}

@@ -1,0 +1,347 @@
+"""Commands that look up what scenarios can name: `list`, `model`, `device`, `link`, `calibrate` and `schema`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgesim.cli.options import AsJson, check_file, write_text
+from edgesim.cli.printing import GridColumn, print_grid, print_json, print_note, print_table
+from edgesim.config.plugins import PACKAGES, meant, places_of
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import quoted
+from edgesim.reports.format import text
+
+if TYPE_CHECKING:
+    from edgesim.config.device_profiles import Profile
+    from edgesim.config.link_profiles import LinkProfile
+    from edgesim.core.price_list import CostProfile
+
+_DEVICES, _LINKS = "devices", "links"  # kinds from the catalogues
+_ASKED = 'A block has a battery if it asks for one: battery = "rechargeable", or { charge = "5 W", windows = [...] }.'
+_SHOWN = ("memory", "idle", "busy", "battery", "up", "down")  # quantities of a device
+_REMEDY = "give --input and --classes, such as --input 3x32x32 --classes 10"
+_LAYER = ("name", "kind", "params", "forward_flops", "weight_grad_flops", "input_grad_flops")
+
+
+def kinds() -> list[str]:
+    """Return the kinds of parts, for shell completion."""
+    return [*PACKAGES, _DEVICES, _LINKS]
+
+
+def names_of_kind(context: typer.Context) -> list[str]:
+    """Return the names of the kind on the command line, for shell completion."""
+    kind = context.params.get("kind")
+    return list(places_of(kind)) if kind in PACKAGES else []
+
+
+def list_parts(
+    kind: Annotated[
+        str | None, typer.Argument(help="Only this kind, such as method or devices.", autocompletion=kinds)
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Show every key of these parts.", autocompletion=names_of_kind),
+    ] = None,
+) -> None:
+    """List the parts that scenarios can name. A name that ends with ":" is a family, as in torchvision:resnet18."""
+    wanted = None if kind is None else kind_of(kind)
+    catalogues = {_DEVICES: (device, print_devices), _LINKS: (link, print_links)}
+    if wanted in catalogues:
+        one, every = catalogues[wanted]
+        for name in names or ():
+            one(name)
+        if not names:
+            every()
+    elif wanted and names:
+        for name in names:
+            print_part(wanted, name)
+    else:
+        for each in [wanted] if wanted else PACKAGES:
+            places = places_of(each)
+            summaries = [place.summary for place in places.values()]
+            print_grid([GridColumn(each, list(places)), GridColumn("what it is", summaries)])
+
+
+def kind_of(word: str) -> str:
+    """Return the kind of part for a word in singular or plural. Raises ConfigError that offers the nearest."""
+    forms: dict[str, str] = {}
+    for kind in kinds():
+        plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+        forms |= dict.fromkeys((kind, kind[:-1] if kind.endswith("s") else plural), kind)
+    if word.lower() not in forms:
+        raise ConfigError(f"unknown kind {quoted(word)}{meant(word.lower(), forms)} (known: {', '.join(kinds())})")
+    return forms[word.lower()]
+
+
+def print_part(kind: str, name: str) -> None:
+    """Print a part: its description, source and example, and a row for each of its keys."""
+    from edgesim.config.describe import describe as described
+
+    found = described(kind, name)
+    print(f"{kind} {name}: {found.what}\n")
+    if found.source:
+        print(f"Source: {found.source}\n")
+    print(f"{found.example}\n")
+    if found.keys:
+        headings = ("key", "default", "unit", "type", "example", "meaning")
+        print_grid([GridColumn(head, [own[head] for own in map(asdict, found.keys)]) for head in headings])
+        for key in found.keys:
+            if key.background:
+                print(f"{key.key}: {key.background}")
+        print()
+    else:
+        print("It has no keys.\n")
+
+
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from edgesim.config.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+# --- the catalogues of devices and links -------------------------------------------------------------------------
+
+
+def device(
+    name: Annotated[str, typer.Argument(help="Name of a device, or a profile file (.toml).")], as_json: AsJson = False
+) -> None:
+    """Show every number of a device of the catalogue with its source."""
+    from edgesim.config.device_profiles import find
+
+    profile = find(name)
+    _print_quantities(profile, as_json)
+    if "battery" in profile.quantities and not as_json:
+        print(_ASKED)
+
+
+def link(name: Annotated[str, typer.Argument(help="Name of a link, such as lte.")], as_json: AsJson = False) -> None:
+    """Show every number of a link of the catalogue with its source."""
+    from edgesim.config.link_profiles import find
+
+    _print_quantities(find(name), as_json)
+
+
+def print_devices() -> None:
+    """Print the catalogue of devices: name, speed, memory, powers, battery and link of each."""
+    from edgesim.config import device_profiles
+
+    rows = []
+    for profile in device_profiles.all():
+        speed = f"{text('flops', profile.flops_per_s)}/s"
+        rows.append({"device": profile.name, "what it is": profile.title, "attained": speed} | _texts(profile, _SHOWN))
+    print_table(rows, {heading: heading for heading in rows[0]})
+    print(_ASKED)
+
+
+def print_links() -> None:
+    """Print the catalogue of links: name, rates, latency, jitter, loss and energy of each."""
+    from edgesim.config import link_profiles
+
+    rows = [
+        {"link": each.name, "what it is": each.title} | _texts(each, link_profiles.QUANTITIES)
+        for each in link_profiles.all()
+    ]
+    print_table(rows, {heading: heading.replace("_", " ") for heading in rows[0]})
+
+
+def describe(entry: Profile | LinkProfile) -> dict[str, Any]:
+    """Return an entry of a catalogue as plain values: title, speed of a device, and quantities by name.
+
+    A quantity has a value with its unit, an SI number, year, source, and `estimate`: the derivation of a number that
+    the source does not give.
+    """
+    from edgesim.config.device_profiles import Profile
+
+    speed = {"flops_per_s": entry.flops_per_s} if isinstance(entry, Profile) else {}
+    quantities = {
+        key: {
+            "value": str(quantity.text),
+            "si": entry.si[key],
+            "year": str(quantity.year),
+            "source": quantity.source,
+            "estimate": quantity.derived,
+        }
+        for key, quantity in entry.quantities.items()
+    }
+    return {"title": entry.title, **speed, "quantities": quantities}
+
+
+def _texts(entry: Profile | LinkProfile, keys: Iterable[str]) -> dict[str, Any]:
+    return {key: entry.quantities[key].text if key in entry.quantities else None for key in keys}
+
+
+def _print_quantities(entry: Profile | LinkProfile, as_json: bool) -> None:
+    described = describe(entry)
+    if as_json:
+        print_json(described)
+        return
+    rows = [{"quantity": key, **row} for key, row in described["quantities"].items()]
+    headings = ("quantity", "value", "year", "source", "estimate")
+    print_table(rows, {heading: heading for heading in headings}, f"{entry.name}: {entry.title}")
+
+
+# --- models ------------------------------------------------------------------------------------------------------
+
+
+def model(
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, as in scenarios.")],
+    shape: Annotated[
+        str | None, typer.Option("--input", metavar="CxHxW", help="Input shape. Default: the model's own.")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="Number of classes. Default: the model's own.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show parameters and FLOPs of the layers of a model, and of training only its last layers."""
+    if shape and not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape):
+        raise ConfigError(f"--input: {shape!r} is not a shape; write for example 3x32x32")
+    sizes = tuple(int(size) for size in shape.split("x")) if shape else None
+    facts = numbers_of(measured(name, sizes, classes))
+    if as_json:
+        print_json(facts)
+        return
+
+    def print_whole(rows: Sequence[dict[str, Any]], title: str) -> None:
+        """Print numbers as text, so that FLOPs stay plain integers to compare with a paper digit by digit."""
+        texts = [{key: str(value) for key, value in row.items()} for row in rows]
+        print_table(texts, {key: key for key in rows[0]}, title)
+
+    title = f"{facts['model']}: {facts['params']} parameters, {facts['forward_flops']} FLOPs forward per sample"
+    if facts["step_flops"]:
+        title += f", {facts['step_flops']} a training step whatever its batch"
+    print_whole(facts["layers"], title)
+    print_whole(facts["suffixes"], "training FLOPs per sample if only the last layers are trained")
+    coverage = facts["coverage"] | {"left_at_zero": ", ".join(facts["coverage"]["left_at_zero"]) or "nothing"}
+    print_whole([coverage], "training FLOPs per sample; the default cost charges those counted, include = 'all' both")
+    groups = facts["groups"] or [{"group": "none: the network cannot be thinned", "channels": "-"}]
+    print_whole(groups, "units that can be left out")
+
+
+def measured(name: str, shape: tuple[int, ...] | None, classes: int | None) -> CostProfile:
+    """Return the cost profile of a model by its name in scenarios; shape and classes default to the model's own.
+
+    Raises ConfigError if there is no such model or it does not fit.
+    """
+    from pydantic import ValidationError
+    from pydantic_core import PydanticCustomError
+
+    from edgesim.config.plugin_fields import PartOf
+    from edgesim.config.units import reason
+    from edgesim.core.rng import Key
+    from edgesim.runs.network import network_of
+
+    try:
+        model = PartOf("model").read(name)
+    except ValidationError as error:
+        where = ".".join(["model", *map(str, error.errors()[0]["loc"])])
+        raise ConfigError(f"{where}: {reason(error)}") from error
+    except PydanticCustomError as error:
+        raise ConfigError(f"model: {error.message()}") from error
+    # the profile does not depend on the weights that are drawn
+    return network_of(model, shape, classes, Key(0), remedy=_REMEDY).cost_profile
+
+
+def numbers_of(cost_profile: CostProfile) -> dict[str, Any]:
+    """Return a cost profile as plain numbers, per sample except `step_flops`, which is per training step.
+
+    Keys: model, params, forward_flops, step_flops, layers (in forward order), suffixes: the training FLOPs if only the
+    last 1, 2, ... all layers are trained and those before them are frozen; coverage: training FLOPs that PyTorch
+    counts, those by formula, and operations that have neither; groups: the units that can be left out.
+    """
+    layers = [{key: _whole(own[key]) for key in _LAYER} for own in map(asdict, cost_profile.layers)]
+    suffixes = [
+        {
+            "trained_layers": count,
+            "first_trained": cost_profile.layer_names[-count],
+            "train_flops": _whole(cost_profile.train_flops(cost_profile.before_last(count))),
+        }
+        for count in range(1, len(cost_profile.layers) + 1)
+    ]
+    return {
+        "model": cost_profile.model,
+        "params": cost_profile.params,
+        "forward_flops": _whole(cost_profile.forward_flops()),
+        "step_flops": _whole(cost_profile.step_flops()),
+        "layers": layers,
+        "suffixes": suffixes,
+        "coverage": {key: _whole(value) for key, value in cost_profile.coverage._asdict().items()},
+        "groups": [{"group": group.name, "channels": group.size} for group in cost_profile.groups],
+    }
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) else value
+
+
+# --- this host ---------------------------------------------------------------------------------------------------
+
+
+def calibrate(
+    out: Annotated[Path | None, typer.Option(help="The profile file to write, NAME.toml.")] = None,
+    models: Annotated[list[str] | None, typer.Option(help="A model to time. Repeatable. Default: all.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="A batch size. Repeatable. Default: 10 and 32.")] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds of measuring. Models without a measurement are named.")
+    ] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the training speed of this host and write a device profile."""
+    from edgesim.config.device_profiles import to_toml
+    from edgesim.runs import calibrate as measuring
+
+    if not math.isfinite(seconds):
+        raise ConfigError(f"--seconds: must be finite, got {seconds}")
+    if out is not None:
+        if out.suffix != ".toml":
+            raise ConfigError(f"--out: {out} must end with .toml, so that scenarios can name it as a profile")
+        check_file(out)
+    timings = measuring.time_steps(
+        models or measuring.model_names(), [10, 32] if batch is None else batch, seconds, tell=print_note
+    )
+    found = measuring.calibrate(timings, measuring.peak_rate())
+    profile = found.profile(out.stem if out else "host", "This host, one thread", date.today().year)
+    rows = [
+        {
+            "model": each.timing.model,
+            "batch": str(each.timing.batch),
+            "measured": f"{each.timing.seconds * 1e3:.3f} ms",
+            "predicted": f"{each.predicted_s * 1e3:.3f} ms",
+            "error": f"{each.error:+.1%}",
+        }
+        for each in found.residuals[found.best]
+    ]
+    worst = {form: found.worst(form) for form in found.fits}
+    if as_json:
+        summary = {
+            "left_out_ratio": found.ratios(found.best),
+            "median_error": {form: found.median_error(form) for form in found.fits},
+            "worst": {
+                form: {"model": w.timing.model, "batch": w.timing.batch, "error": w.error} for form, w in worst.items()
+            },
+            "residuals": rows,
+        }
+        print_json({"profile": describe(profile), "form": found.best, **summary})
+    else:
+        title = "one SGD step, predicted by a fit that has not seen the model"
+        print_table(rows, {name: name for name in rows[0]}, title)
+        for form, w in worst.items():
+            case = f"{w.timing.model}, batch {w.timing.batch}"
+            print(f"{form}: median error {found.median_error(form):.1%}, worst {w.error:+.1%} ({case})")
+        low, high = found.ratios(found.best)
+        error = f"{found.median_error(found.best):.0%}"
+        print(f"left-out models: median error {error}, predictions {low:.2f} to {high:.2f} times the measured seconds")
+        print("networks of another kind may be further off: time your own where seconds matter")
+        quantities = [{"quantity": key, "value": str(q.text)} for key, q in profile.quantities.items()]
+        print_table(quantities, {"quantity": "quantity", "value": "value"}, f"best form: {found.best}")
+    if out:
+        write_text(out, to_toml(profile))
+        print_note(f"profile: {out}")
