@@ -84,9 +84,7 @@ def compare(
     ways = better.by_column
     columns = column or [name for name in found.study.columns if name in ways or parse_column(name).better]
     if others := [name for name in found.study.columns if not column and name not in columns]:
-        print_note(
-            f"{', '.join(others)}: not compared, as more or less is not known to be better; say --higher or --lower"
-        )
+        print_note(f"{', '.join(others)}: not compared; add --higher or --lower to say which direction is better")
     values = values_of(found.study, found.runs, columns)
     rows = compared(values, labels, columns, ways)
     shown = rows
@@ -154,7 +152,7 @@ def cheapest(
     if len(winner):
         print(f"cheapest with {surely}: {names_of(winner[axes])[0] or 'the only one'}")
     else:
-        print(f"none has {surely}; it takes {runs_needed(share, confidence)} runs or more, all in time")
+        print(f"no configuration has {surely}; this needs {runs_needed(share, confidence)} runs or more, all in time")
 
 
 def theta(
@@ -307,12 +305,13 @@ def report(
     from edgesim.reports.html.page import write_report
     from edgesim.studies.report import findings_of
     from edgesim.studies.settings import study_of
+    from edgesim.studies.study import read_labels
 
     check_file(out)
     studies = [path for path in what if path.suffix == ".toml"]
     if studies and len(what) > 1:
-        raise ConfigError(f"{what[0]} and {what[1]}: a report is of one study, or of runs")
-    labels = None if baseline is None else parse_labels(baseline)
+        raise ConfigError(f"{what[0]} and {what[1]}: a report covers one study, or runs")
+    labels = None if baseline is None else read_labels("--baseline", baseline)
     notes: list[str] = []
     if studies:
         found = CellsOfStudy(study=studies[0], only=only, size=place.size, folder=place.folder).made()
@@ -324,18 +323,10 @@ def report(
         notes += [f"{found.told}."] if found.missing else []
     else:
         if only or place != StudyFolder():
-            raise ConfigError("--only, --runs, --size: are for studies; of runs name the folders")
+            raise ConfigError("--only, --runs, --size: are for studies; name run folders alone")
         runs = all_opened(what)
         study, cells = study_of(runs)
         made = (run.manifest.get("command") for run in runs)  # its first word is where the program lies
         commands = list(dict.fromkeys(shlex.join(["edgesim", *words[1:]]) for words in made if words))
         again = ["edgesim", "report", *map(str, what), "--out", str(out)]
     print(write_report(findings_of(study, cells, [*commands, shlex.join(again)], labels, title, question, notes), out))
-
-
-def parse_labels(given: str) -> dict[str, str]:
-    """Return the labels in a text such as "method=fedavg,deadline=30_s". Raises ConfigError for other texts."""
-    pairs = [word.partition("=") for word in given.split(",")]
-    if not all(axis.strip() and equals and label.strip() for axis, equals, label in pairs):
-        raise ConfigError(f"--baseline: {given!r} are no labels; write for example method=fedavg")
-    return {axis.strip(): label.strip() for axis, _, label in pairs}

@@ -47,7 +47,7 @@ class CheckFiles:
             check_new_file(path, option)
         for place, (option, path) in enumerate(wanted):
             if os.path.realpath(path) in [os.path.realpath(other) for _, other in wanted[:place]]:
-                raise ConfigError(f"{option}: {path} is another file of this command already")
+                raise ConfigError(f"{option}: {path} is also the file of another option")
 
     def write(self, verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> None:
         """Write each file atomically. Raises ConfigError if one cannot be written."""
@@ -95,7 +95,7 @@ def check(
                 f"{_HOME}/: no golden tables (*/{FILE}) in the current folder; name some: edgesim check FOLDER"
             )
         if from_ and (update or len(folders) > 1):
-            raise ConfigError("--from: takes one golden, to be compared with that run, and no --update")
+            raise ConfigError("--from: compares one golden with that run; name one, without --update")
         loaded = _each(load_golden, folders, broken)
         if loaded:
             loaded = tolerant(loaded, tolerances_of(tolerance or []))
@@ -252,11 +252,11 @@ def _exported(paths: Sequence[Path], place: StudyFolder) -> tuple[list[Exported]
     studies = [path for path in paths if path.suffix == ".toml" and path.is_file()]
     if not studies:
         if place.folder is not None:
-            raise ConfigError("--runs: says where the runs of a study lie; name its file")
+            raise ConfigError("--runs: is for a study; name its file")
         runs = exported(all_opened(paths))
         return runs, str(runs[0].run.manifest.get("name") or "edgesim")
     if len(paths) > 1:
-        raise ConfigError(f"{studies[0]}: is a study; name one, and no runs beside it")
+        raise ConfigError(f"{studies[0]}: is a study; name it alone")
     made = CellsOfStudy(study=studies[0], size=place.size, folder=place.folder).made()
     return [Exported(cell.name, run, cell.labels) for cell, run in made.runs], made.study.name
 

@@ -85,7 +85,7 @@ def _with_note(run: Run) -> Run:
         print_note(f"{run.name}: learned by {run.learned_by}, charged as {run.charged_as}")
     if not run.finished:
         rounds = len(run.table("rounds"))
-        print_note(f"{run.name}: {run.status} after {rounds} round{'s'[: rounds != 1]}; what is shown ends there")
+        print_note(f"{run.name}: {run.status} after {rounds} round{'s'[: rounds != 1]}; the output ends there")
     return run
 
 

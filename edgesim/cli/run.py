@@ -73,7 +73,7 @@ def run(
     scenario = load_scenario(path, overrides)
     if workers:
         if not scenario.backend.value.trains:
-            raise ConfigError(f"--workers: backend {scenario.backend.name!r} trains nothing that could be shared out")
+            raise ConfigError(f"--workers: backend {scenario.backend.name!r} does not train, so it needs no workers")
         torch_device = json.dumps(scenario.backend.value.device)
         pool = f'backend={{ name = "workers", workers = {workers}, device = {torch_device} }}'
         scenario = load_scenario(path, [*overrides, pool])
@@ -210,9 +210,9 @@ def _retrained(before: Run, after: Run, trains: bool) -> str:
     if not trains:
         return f"timing only: nothing was trained{why}"
     if known["jobs"]:
-        trained = f"{known['jobs']} of {len(after.jobs)} jobs were trained, as answers lack from round "
+        trained = f"{known['jobs']} of {len(after.jobs)} jobs were trained, as cached results are missing from round "
         return f"{trained}{known['computed_from'] + 1} on{why}"
-    return f"nothing was trained: {known['answers']} answers were known{why}"
+    return f"nothing was trained: {known['answers']} cached results were reused{why}"
 
 
 def _first_difference(before: Run, after: Run) -> str:
@@ -263,7 +263,7 @@ def watch(
             shown = whole if session is None else whole.session(session)
             display.show(replace(glance_of(shown), name=visible(name_of(shown))))
     if shown is None:
-        raise ConfigError(f"{run}: the run that was about to begin there has ended without a trace")
+        raise ConfigError(f"{run}: the run that was to begin there ended and wrote nothing")
     rounds = len(shown.rounds)
     reason = f": {shown.manifest['stop_reason']}" if shown.manifest.get("stop_reason") else ""
     print(f"{name_of(shown)}: {shown.status} after {rounds} round{'s'[: rounds != 1]}{reason}")
@@ -290,7 +290,7 @@ def _states(folder: Path, every_s: float) -> Iterator[Run]:
         return run
 
     if not (written_to() / MANIFEST).exists() and is_held(folder):
-        print_note(f"{folder}: a run is about to begin there")
+        print_note(f"{folder}: waiting for a run to begin")
     seen, goes_on = "", True
     while goes_on:
         began_s = time.perf_counter()

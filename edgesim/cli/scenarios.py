@@ -54,7 +54,7 @@ def new(
         raise ConfigError("new: needs the name of a folder, or --list")
     check_known("--template", template, known)
     if name.exists() or name.is_symlink():
-        raise ConfigError(f"{name}: is there already; choose another name")
+        raise ConfigError(f"{name}: exists already; choose another name")
     growing = growing_file(name.absolute())
     try:
         growing.parent.mkdir(parents=True, exist_ok=True)
@@ -63,13 +63,13 @@ def new(
             (growing / file.name).write_bytes(file.read_bytes())
         growing.rename(name)
     except OSError as error:
-        raise ConfigError(f"{name}: cannot be made: {error.strerror}") from error
+        raise ConfigError(f"{name}: cannot be created: {error.strerror}") from error
     finally:
         shutil.rmtree(growing, ignore_errors=True)
     print(f"{name}: {template}; next:")
-    print(f"  cd {name}                       # where runs then lie too")
+    print(f"  cd {name}                       # runs are written here too")
     print("  edgesim run scenario.toml         # one run, with its tables")
-    print("  edgesim study run study.toml      # several, to answer the question in its first line")
+    print("  edgesim study run study.toml      # several runs, for the question in its first line")
     print("  edgesim study table study.toml")
 
 

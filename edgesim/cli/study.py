@@ -128,7 +128,7 @@ class CellsOfStudy(StudyFolder):
         if missing:
             print_note(found.told)
         if not all(each.is_done() for each, _ in kept):
-            print_note("some runs were made by other code; edgesim study run makes them anew")
+            print_note("some runs were made by other code; edgesim study run repeats them")
         for learned, charged in dict.fromkeys((run.learned_by, run.charged_as) for _, run in kept if run.charged_as):
             print_note(f"learned by {learned}, charged as {charged}")
         astray = [each.cell.name for each, run in kept if run.manifest.get("diverged")]
@@ -151,7 +151,7 @@ def plan(cells: CellsOfStudy, as_json: AsJson = False) -> None:
         print_table(rows, headings, f"{study.name} ({cells.size})")
         unknown = any(row["host_s"] is None and row["state"] not in ("done", "bad") for row in rows)
         spent = ", ".join(text(name, value) for name, value in totals.items())
-        print(f"to run: {spent} in one process{', without those that cannot be told' if unknown else ''}")
+        print(f"to run: {spent} in one process{', without cells of unknown time' if unknown else ''}")
         warn(warnings)
     if faults := bad(found):
         raise EdgesimError(f"{len(faults)} of {len(found)} cells cannot be run; {faults[0]}")
@@ -187,7 +187,7 @@ def run(
 
         check_installed("--backend")
     elif address:
-        raise ConfigError("--address: is that of a Ray cluster; add --backend ray")
+        raise ConfigError("--address: needs --backend ray")
     elif workers > 1:
         _load_in_processes()
     _, found, warnings = cells.outlook()
@@ -322,7 +322,7 @@ def optimise(
         if trial.pruned:
             return f"pruned, {trial.behind:.3g} behind the accuracy of others"
         if not trial.got_there:
-            return f"did not get there, {trial.behind:.3g} of accuracy short"
+            return f"missed the target by {trial.behind:.3g} of accuracy"
         return ", ".join(f"{name} {value}" for name, value in texts_of(trial).items())
 
     try:
@@ -331,7 +331,7 @@ def optimise(
             if isinstance(each, Trial):
                 print_note(f"trial {each.number}, {each.number + 1} of {trials}: {result_of(each)}")
             elif each.ended and not each.fault:
-                print_note(f"  {each.ended.cell.name} {'is at another process' if each.elsewhere else 'has run'}")
+                print_note(f"  {each.ended.cell.name} {'runs in another process' if each.elsewhere else 'has run'}")
     except KeyboardInterrupt as stop:
         print_note("interrupted; the same command goes on")
         raise typer.Exit(130) from stop
@@ -353,12 +353,12 @@ def optimise(
             point = {key: digits(each) if isinstance(each, float) else str(each) for key, each in trial.point.items()}
             rows.append({TRIAL: str(trial.number), **point, **texts_of(trial)})
         several = loaded.search is not None and len(loaded.search.objectives) > 1
-        what = "the trials that none beats in all objectives" if several else "the best trial"
+        what = "the Pareto front of the trials" if several else "the best trial"
         print_table(rows, {name: name for name in rows[0]}, f"{loaded.name} ({size}): {what}")
         if short or pruned:
             said = f"{short} fell short of a target, {pruned} were pruned"
-            print(f"of {total} trials {said}; none of these can be the best")
+            print(f"of {total} trials {said}; these cannot be the best")
     else:
-        print(f"none of {total} trials got there: {short} fell short of a target, {pruned} were pruned")
+        print(f"none of {total} trials reached all targets: {short} fell short of a target, {pruned} were pruned")
     where = f"{'' if size == USUAL else f' --size {size}'}{f' --runs {place.folder}' if place.folder else ''}"
     print(f"all of them: edgesim study table {study}{where}")

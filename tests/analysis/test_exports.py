@@ -251,14 +251,14 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(here: Path, tmp_path: 
         (("nowhere", "--to", "csv", "--out", "x"), "nowhere: not a run folder: no manifest.json"),
         (
             ("study.toml", "runs", "--to", "csv", "--out", "x"),
-            "study.toml: is a study; name one, and no runs beside it",
+            "study.toml: is a study; name it alone",
         ),
         (("study.toml", "--size", "full", "--to", "csv", "--out", "x"), "--size: unknown size 'full' (known: quick)"),
         (
             ("study.toml", "--runs", "x", "--to", "csv", "--out", "x"),
             "study.toml: no cell has been run; first: edgesim ",
         ),
-        (("runs", "--runs", "x", "--to", "csv", "--out", "x"), "--runs: says where the runs of a study lie; name its"),
+        (("runs", "--runs", "x", "--to", "csv", "--out", "x"), "--runs: is for a study; name its"),
         (("runs", "--to", "csv", "--out", "base.toml"), "--out: base.toml: cannot be written: File exists"),
         (("runs", "--to", "tensorboard", "--out", "base.toml"), "--out: base.toml: cannot be written: "),
         (("runs", "--to", "mlflow", "--out", "base.toml"), "--out: base.toml: cannot be written: File exists"),

@@ -40,7 +40,7 @@ def test_a_table_has_the_status_of_every_run(unfinished, fake_run, written, stat
     rows = [line.split() for line in done.out.splitlines() if line.split()[:1] in (["whole"], ["cut"])]
     assert len(rows) == 6  # one in the first table, two in that of targets
     assert all(row[1] == ("finished" if row[0] == "whole" else status.split()[0]) for row in rows)
-    assert done.err == f"cut: {status} after 4 rounds; what is shown ends there\n"
+    assert done.err == f"cut: {status} after 4 rounds; the output ends there\n"
 
 
 @pytest.mark.parametrize(("written", "status"), spread(STATUSES.items(), 1))
@@ -51,7 +51,7 @@ def test_the_legend_of_a_plot_marks_them(unfinished, fake_run, tmp_path, written
         drawn = (tmp_path / "figure.svg").read_text()
         assert f">fedavg (1 of 2 {status}) (2 seeds)<" in drawn and f">fedprox ({status})<" in drawn
     assert done.err.splitlines() == [
-        f"{name}: {status} after 4 rounds; what is shown ends there" for name in ("cut", "other")
+        f"{name}: {status} after 4 rounds; the output ends there" for name in ("cut", "other")
     ]
 
 
@@ -64,7 +64,7 @@ def test_the_legend_of_a_plot_marks_them(unfinished, fake_run, tmp_path, written
 def test_every_command_about_one_run_says_so(unfinished, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     done = call(words[0], unfinished("interrupted"), *words[1:])
-    assert done.code == 0 and done.err == "cut: interrupted after 4 rounds; what is shown ends there\n"
+    assert done.code == 0 and done.err == "cut: interrupted after 4 rounds; the output ends there\n"
     if "--json" in words:
         assert json.loads(done.out)["status"] == "interrupted"
 

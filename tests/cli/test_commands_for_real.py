@@ -188,7 +188,7 @@ def test_a_run_says_what_it_is(tmp_path: Path) -> None:
 
 def test_workers_do_not_make_a_run_train_that_trains_nothing(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY + "[backend]\nname = 'null'\n")
-    says = "error: --workers: backend 'null' trains nothing that could be shared out\n"
+    says = "error: --workers: backend 'null' does not train, so it needs no workers\n"
     assert call("run", tmp_path / "tiny.toml", "--workers", 2, "--out", tmp_path / "run") == (2, "", says)
     assert not (tmp_path / "run").exists()
 

@@ -81,12 +81,12 @@ def test_numbers_of_profiles_are_those_of_the_catalogue() -> None:
 
 def test_what_is_there_is_not_touched(at: Path) -> None:
     (at / "mine").mkdir()
-    assert call("new", "mine") == (2, "", "error: mine: is there already; choose another name\n")
+    assert call("new", "mine") == (2, "", "error: mine: exists already; choose another name\n")
     assert names(at / "mine") == []
     (at / "file").write_text("x")
-    assert call("new", "file") == (2, "", "error: file: is there already; choose another name\n")
+    assert call("new", "file") == (2, "", "error: file: exists already; choose another name\n")
     code, _, err = call("new", "file/below")
-    assert code == 2 and err.startswith("error: file/below: cannot be made: ") and err.count("\n") == 1
+    assert code == 2 and err.startswith("error: file/below: cannot be created: ") and err.count("\n") == 1
 
 
 def test_bad_words(at: Path) -> None:

@@ -192,12 +192,12 @@ def test_the_command(runs, tmp_path, monkeypatch):
     ("words", "says"),
     [
         (["nowhere"], "nowhere"),
-        (["a.toml", "b.toml"], "a.toml and b.toml: a report is of one study, or of runs"),
+        (["a.toml", "b.toml"], "a.toml and b.toml: a report covers one study, or runs"),
         (["a.toml"], "a.toml"),
         (["RUN", "--out", "nowhere/it.html"], "--out: nowhere is not a folder"),
         (["RUN", "--out", "."], "--out: '.' is no file name"),
         (["RUN", "--only", "seed=1"], "--only, --runs, --size: are for studies"),
-        (["RUN", "--baseline", "fedavg"], "--baseline: 'fedavg' are no labels"),
+        (["RUN", "--baseline", "fedavg"], "--baseline: must be labels such as method=fedavg"),
         (["RUN", "COPY"], "are alike, seed 1 included"),
     ],
 )

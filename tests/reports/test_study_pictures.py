@@ -86,7 +86,7 @@ def test_runs_have_kinds_too(study, kind):
         ),
         (["plot", "runs/studies/two/quick/*", "--kind", "heat"], "--y: a heat map has two axes"),
         (["report", "two.toml", "--baseline", "method=nobody"], "--baseline: no configuration is method=nobody"),
-        (["report", "two.toml", "two.toml"], "a report is of one study, or of runs"),
+        (["report", "two.toml", "two.toml"], "a report covers one study, or runs"),
     ],
 )
 def test_bad_input_is_one_line(study, words, says):

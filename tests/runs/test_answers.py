@@ -139,7 +139,7 @@ def test_another_network_energy_and_battery_train_nothing(here: Path, training: 
     changes = ["network.latency=1", "energy.idle='2 W'", "fleet.0.cpu.flops_per_s='10 MFLOP/s'"]
     words = [word for change in changes for word in ("--set", change)]
     code, out, err = call("replay", "first", *words, "--out", "again", "--quiet")
-    assert (code, out, err) == (0, "again\n", "nothing was trained: 12 answers were known\n")
+    assert (code, out, err) == (0, "again\n", "nothing was trained: 12 cached results were reused\n")
     assert training[0] == 0
     call("run", "scenario.toml", "--set", "stop.rounds=6", *words, "--out", "alone", "--quiet", "--fresh")
     check_same("again", "alone")
@@ -415,7 +415,7 @@ def test_a_run_that_is_read_only_is_replayed_elsewhere(training: list[int]) -> N
             os.seteuid(user)
             for path in (folder / "kept", *(folder / "kept").rglob("*")):
                 path.chmod(0o777)
-        assert (code, err, trained) == (0, "nothing was trained: 4 answers were known\n", 0)
+        assert (code, err, trained) == (0, "nothing was trained: 4 cached results were reused\n", 0)
         assert more.code == 0 and "warning: " in more.err and "keeps nothing more" in more.err
 
 

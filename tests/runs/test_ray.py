@@ -99,7 +99,7 @@ def test_bad_options_of_a_study(study: Path) -> None:
     assert code == 2 and err.startswith("error: Invalid value for '--backend': ")
     assert "'dask' is not one of 'workers', 'ray'" in err
     code, _, err = call("study", "run", "study.toml", "--address", "auto")
-    assert (code, err) == (2, "error: --address: is that of a Ray cluster; add --backend ray\n")
+    assert (code, err) == (2, "error: --address: needs --backend ray\n")
 
 
 def test_machines_have_to_have_the_same_versions() -> None:

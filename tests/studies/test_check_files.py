@@ -199,7 +199,7 @@ def test_what_xml_cannot_hold_is_left_out(here: Path) -> None:
         (("--junit", "nowhere/check.xml"), "--junit: nowhere is not a folder"),
         (("--markdown", "golden"), "--markdown: golden cannot be written"),
         (("--json", "/dev/null"), "--json: /dev/null is no regular file"),
-        (("--json", "a", "--markdown", "a"), "--markdown: a is another file of this command already"),
+        (("--json", "a", "--markdown", "a"), "--markdown: a is also the file of another option"),
     ],
 )
 def test_files_that_cannot_be_written_are_known_before_anything_runs(

@@ -207,7 +207,7 @@ def test_none_named_means_all_of_the_project(here: Path) -> None:
 
 
 def test_given_runs_are_compared_as_they_are_and_this_is_said(here: Path) -> None:
-    says = "compared with {}; nothing was run anew\n"
+    says = "compared with {}; nothing was run again\n"
     every, one = "runs", "runs/method=thin,seed=1"
     out = "golden: as stored (2 cells, 8 numbers, 4 jobs)\n"
     assert call("check", "golden", "--from", every) == Done(0, out, says.format(every))
@@ -333,8 +333,8 @@ BAD = {
         f"{RUN}: is a run of another scenario than that of cell method=fedavg,seed=1", "base.toml", "4 W", "5 W", FROM
     ),
     "run of no cell": Bad(f"{RUN}: is a run of none of the 2 cells", "base.toml", "4 W", "5 W", ONE),
-    "two goldens": Bad("--from: takes one golden, to be compared with that run, and no", words=("golden", *FROM)),
-    "update from runs": Bad("--from: takes one golden, to be compared with", words=(*FROM, "--update")),
+    "two goldens": Bad("--from: compares one golden with that run; name one, without", words=("golden", *FROM)),
+    "update from runs": Bad("--from: compares one golden with", words=(*FROM, "--update")),
 }
 
 

@@ -170,7 +170,7 @@ def test_nobody_gets_there(here: Path) -> None:
     (here / "learns.toml").write_text(LEARNING.replace("[1, 14]", "[1]").replace("@0.3", "@0.99"))
     code, out, _ = call("study", "optimise", "learns.toml", "--trials", 2, "--runs", "runs")
     assert code == 0
-    assert out.startswith("none of 2 trials got there: 2 fell short of a target, 0 were pruned\n")
+    assert out.startswith("none of 2 trials reached all targets: 2 fell short of a target, 0 were pruned\n")
 
 
 def test_a_trial_that_is_behind_is_pruned_by_simulated_time(here: Path) -> None:
