@@ -4,7 +4,7 @@ from pathlib import Path
 
 from edgesim.cli.look import opened
 from edgesim.cli.main import run_script
-from edgesim.reports.plots import plot_runs
+from edgesim.reports.pictures import plot_runs
 
 
 def main(runs: list[Path], out: Path = Path("accuracy_vs_time")) -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from edgesim.cli.look import opened
 from edgesim.cli.main import run_script
-from edgesim.reports.curves import groups
+from edgesim.reports.groups import groups
 from edgesim.reports.stats import targets_table
 
 COSTS = ["round", "sim_time_s", "energy_j", "active_j", "participant_j", "up_bytes"]

@@ -45,7 +45,7 @@ def plot(
 ) -> None:
     """Plot runs: by default accuracy against time, energy and rounds, with mean and range over seeds."""
     from edgesim.reports.figures import COLUMNS_IN, parse_width
-    from edgesim.reports.plots import AXES, plot_runs
+    from edgesim.reports.pictures import AXES, plot_runs
     from edgesim.studies.settings import study_of
 
     width_in, found = parse_width(width), all_opened(runs)
@@ -70,7 +70,7 @@ def gantt(
 ) -> None:
     """Draw a timeline of one round, with the devices that held it up."""
     from edgesim.reports.figures import paths_of
-    from edgesim.reports.gantt import plot_round
+    from edgesim.reports.pictures import plot_round
 
     for path in paths_of(out):
         check_file(path)
@@ -140,9 +140,8 @@ def draw(kind: str, wanted: Wanted, file: FigureFile) -> list[Path]:
 
 
 def _accuracy(wanted: Wanted) -> Any:
-    from edgesim.reports.frames import accuracy_points
-    from edgesim.reports.pictures.accuracy import accuracy
-    from edgesim.reports.plots import AXES, metric_to_draw, targets_of
+    from edgesim.reports.figure_numbers import accuracy_points
+    from edgesim.reports.pictures import AXES, accuracy, metric_to_draw, targets_of
 
     names = names_in("--x", wanted.x or ("time" if wanted.width_in < 5 else "time,energy,rounds"), AXES)
     points = accuracy_points(wanted.labels)
@@ -156,7 +155,7 @@ def _accuracy(wanted: Wanted) -> Any:
 
 def _targets(wanted: Wanted) -> Any:
     from edgesim.reports.html.words import words_of
-    from edgesim.reports.pictures.targets import time_to_target
+    from edgesim.reports.pictures import time_to_target
 
     column = _column(wanted, wanted.column, "--column", lambda name: "@" in name)
     values, rows = _statistics(wanted, [column])
@@ -165,7 +164,7 @@ def _targets(wanted: Wanted) -> Any:
 
 def _pareto(wanted: Wanted) -> Any:
     from edgesim.reports.html.words import words_of
-    from edgesim.reports.pictures.tradeoff import pareto
+    from edgesim.reports.pictures import pareto
     from edgesim.studies.report import front_points
 
     x = _column(wanted, wanted.x, "--x", _has_better)
@@ -177,30 +176,26 @@ def _pareto(wanted: Wanted) -> Any:
 
 
 def _energy(wanted: Wanted) -> Any:
-    from edgesim.reports.frames import energy_by_activity
-    from edgesim.reports.pictures.stacked import stacked
+    from edgesim.reports.figure_numbers import energy_by_activity
+    from edgesim.reports.pictures import stacked
 
     return stacked(energy_by_activity(wanted.labels), width_in=wanted.width_in)
 
 
 def _cost(wanted: Wanted) -> Any:
     from edgesim.reports.cost import currency_of
-    from edgesim.reports.frames import cost_by_item
-    from edgesim.reports.pictures.stacked import stacked
+    from edgesim.reports.figure_numbers import cost_by_item
+    from edgesim.reports.pictures import stacked
 
     spent = cost_by_item(wanted.labels)
     if spent.empty:
         raise ConfigError(f"{wanted.study.name}: has no prices")
-    currency = currency_of(wanted.runs[0][1])
-    runs = spent.groupby(["setting", "run"], sort=False)[["cost_low", "cost_high"]].sum()
-    bands = runs.groupby("setting", sort=False).mean().reset_index()
-    bands = bands.rename(columns={"cost_low": "low", "cost_high": "high"})
-    return stacked(spent, "item", "cost", f"cost ({currency})", bands, wanted.width_in)
+    return stacked(spent, "item", "cost", f"cost ({currency_of(wanted.runs[0][1])})", wanted.width_in)
 
 
 def _heat(wanted: Wanted) -> Any:
     from edgesim.reports.html.words import words_of
-    from edgesim.reports.pictures.heat import heat
+    from edgesim.reports.pictures import heat
     from edgesim.studies.values import axes_of
 
     column = _column(wanted, wanted.column, "--column", lambda _: True)
@@ -213,15 +208,15 @@ def _heat(wanted: Wanted) -> Any:
 
 
 def _rounds(wanted: Wanted) -> Any:
-    from edgesim.reports.frames import lengths_of_rounds
-    from edgesim.reports.pictures.lengths import round_lengths
+    from edgesim.reports.figure_numbers import lengths_of_rounds
+    from edgesim.reports.pictures import round_lengths
 
     return round_lengths(lengths_of_rounds(wanted.labels), wanted.width_in)
 
 
 def _lorenz(wanted: Wanted) -> Any:
-    from edgesim.reports.frames import energy_by_device
-    from edgesim.reports.pictures.lorenz import lorenz
+    from edgesim.reports.figure_numbers import energy_by_device
+    from edgesim.reports.pictures import lorenz
 
     return lorenz(energy_by_device(wanted.labels), width_in=wanted.width_in)
 
@@ -229,7 +224,7 @@ def _lorenz(wanted: Wanted) -> Any:
 def _topology(wanted: Wanted) -> Any:
     from edgesim.config.load import load_scenario
     from edgesim.config.plugins import only_looking
-    from edgesim.reports.pictures.topology import topology
+    from edgesim.reports.pictures import topology
     from edgesim.runs.topology import topology_of
 
     with only_looking():  # modules that a study names itself have been imported

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
+from edgesim.records.run import RecordedRun
 from edgesim.records.schema import TABLES
-from edgesim.reports.load import Run
 
 _SHARE = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*%", re.IGNORECASE)
 _OR = re.compile(r"\s+or\s+")
@@ -78,7 +78,7 @@ _WEIGHTS = "weights"
 _Key = tuple[str, str]  # a table, or weights, and a column of it
 
 
-def diff(run_a: Run, run_b: Run, tolerances: Mapping[str, Tolerance] | None = None) -> pd.DataFrame:
+def diff(run_a: RecordedRun, run_b: RecordedRun, tolerances: Mapping[str, Tolerance] | None = None) -> pd.DataFrame:
     """Return a row for each table column and weight tensor (flattened) that differs between two runs.
 
     Columns: table, column, different (rows that differ or have no partner), first_row (the first of them, from 0), a
@@ -106,7 +106,7 @@ def diff(run_a: Run, run_b: Run, tolerances: Mapping[str, Tolerance] | None = No
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _columns(run: Run) -> dict[_Key, np.ndarray]:
+def _columns(run: RecordedRun) -> dict[_Key, np.ndarray]:
     columns: dict[_Key, np.ndarray] = {}
     for table in TABLES:
         columns |= {(table, str(name)): values.to_numpy() for name, values in run.table(table).items()}

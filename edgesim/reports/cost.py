@@ -14,18 +14,18 @@ from typing import NamedTuple
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
+from edgesim.records.run import RecordedRun
 from edgesim.records.schema import COSTS, FIRST_EDGE_ROW, SERVER_ROW
-from edgesim.reports.load import Run
 
 KEYS = ("item", "round", "device", "kind")
 
 
-def currency_of(run: Run) -> str:
+def currency_of(run: RecordedRun) -> str:
     """Return the currency of a run's prices, or "" if it has no prices in money."""
     return str(run.manifest.get("currency") or "")
 
 
-def cost_by(run: Run, by: str) -> pd.DataFrame:
+def cost_by(run: RecordedRun, by: str) -> pd.DataFrame:
     """Return money and carbon for each item, round, device or kind of device, the most expensive first.
 
     Columns: `by`, and the columns of edgesim.records.schema.COSTS. Rounds count from 1 here and are in their order. The

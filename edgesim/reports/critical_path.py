@@ -12,8 +12,8 @@ import pandas as pd
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, ON_TIME_S
+from edgesim.records.run import RecordedRun
 from edgesim.reports.format import text
-from edgesim.reports.load import Run
 from edgesim.reports.participation import KINDS_OF_END, by_kind
 
 NOBODY = -1  # device of a round in which no device was at work
@@ -181,7 +181,7 @@ _LAST = {
 }
 
 
-def explain(run: Run, number: int) -> str:
+def explain(run: RecordedRun, number: int) -> str:
     """Return a few lines on why a round took as long as it did. `number` is 1 for the first round.
 
     They give the length of the round, the device or deadline that ended it, and how the time of the last device splits.
@@ -248,7 +248,7 @@ class _Told:
     name: Callable[[int], str]
 
     @classmethod
-    def of(cls, run: Run, number: int) -> _Told:
+    def of(cls, run: RecordedRun, number: int) -> _Told:
         """Return the facts of round `number`. Raises ConfigError if it did not close."""
         row = round_row(run.rounds, number)
         jobs = run.jobs[rounds_of(run.jobs, run.rounds) == row]

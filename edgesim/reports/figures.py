@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import seaborn
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -142,21 +141,6 @@ def figure(width_in: float, height_in: float) -> Iterator[Drawing]:
         drawn = Drawing(figsize=(width_in, height_in), layout="constrained")
         yield drawn
         drawn.draw_without_rendering()  # ticks are made when they are first drawn, in the style of that moment
-
-
-def settings_of(frame: pd.DataFrame, needs: Sequence[str]) -> list[str]:
-    """Return the settings of a frame in their order.
-
-    Raises ConfigError if it has no row or lacks a column, as nothing would be drawn.
-    """
-    missing = [name for name in ("setting", *needs) if name not in frame]
-    if missing:
-        raise ConfigError(
-            f"picture: the frame lacks {', '.join(missing)} (it has {', '.join(map(str, frame.columns))})"
-        )
-    if frame.empty:
-        raise ConfigError("picture: there is nothing to draw")
-    return list(dict.fromkeys(frame["setting"].astype(str)))
 
 
 def colours(count: int) -> list[Any]:

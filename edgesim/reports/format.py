@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class DisplayUnit(NamedTuple):
-    """A unit and its size in base units (s, J, bytes, FLOP, ...)."""
+    """A unit in which numbers are shown, and its size in base units (s, J, bytes, FLOP, ...)."""
 
     symbol: str
     size: float
+
+    def after(self, words: str) -> str:
+        """Return words with the unit behind them: "energy (kJ)"."""
+        return f"{words} ({self.symbol})" if self.symbol else words
 
 
 def _prefixed(symbol: str, prefixes: str) -> tuple[DisplayUnit, ...]:
@@ -29,16 +33,15 @@ def _prefixed(symbol: str, prefixes: str) -> tuple[DisplayUnit, ...]:
     return tuple(DisplayUnit(f"{prefix}{symbol}".strip(), sizes[prefix]) for prefix in prefixes)
 
 
+def _clock(minute: float) -> tuple[DisplayUnit, ...]:
+    return DisplayUnit("min", minute), DisplayUnit("h", 60 * minute), DisplayUnit("days", 1440 * minute)
+
+
 _UNITS = {
     ("flops_per_s",): _prefixed("FLOP/s", " MGTPE"),
     ("flops",): _prefixed("FLOP", " MGTPE"),
-    ("_s", "seconds"): (
-        *_prefixed("s", "nµm "),
-        DisplayUnit("min", 60),
-        DisplayUnit("h", 3600),
-        DisplayUnit("days", 86400),
-    ),
-    ("minutes",): (DisplayUnit("s", 1 / 60), DisplayUnit("min", 1), DisplayUnit("h", 60), DisplayUnit("days", 1440)),
+    ("_s", "seconds"): (*_prefixed("s", "nµm "), *_clock(60)),
+    ("minutes",): (DisplayUnit("s", 1 / 60), *_clock(1)),
     ("_j", "joules"): _prefixed("J", "nµm kMGT"),
     ("_w",): _prefixed("W", "µm kMG"),
     ("_bytes",): _prefixed("B", " kMGTPE"),

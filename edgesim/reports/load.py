@@ -87,7 +87,7 @@ class Run(RecordedRun):
         `against`: some of time, energy, active, participants, bytes, up, down, flops, rounds. The figure's `savefig`
         writes it. Raises ConfigError for other names, and if nothing was evaluated.
         """
-        from edgesim.reports.plots import draw_runs
+        from edgesim.reports.pictures import draw_runs
 
         return draw_runs([self], against, title=title)
 

@@ -33,8 +33,8 @@ def curve(run: RecordedRun, split: str = "test") -> pd.DataFrame:
     """Return a row per evaluation of `split`: rounds done, the fleet's cost so far, loss, accuracy and metrics.
 
     Columns: round, sim_time_s, the names in JOULES, money and carbon for runs with prices, up_bytes, down_bytes, flops,
-    loss, accuracy, and the metrics of `Run.better` by name. The table rounds defines the costs. An evaluation before
-    the first round costs nothing.
+    loss, accuracy, and the metrics of `RecordedRun.better` by name. The table rounds defines the costs. An evaluation
+    before the first round costs nothing.
     """
     evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
     spent = run.rounds[["round", *_TOTALS]].rename(columns=_TOTALS)

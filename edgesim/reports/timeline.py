@@ -17,9 +17,9 @@ import pandas as pd
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.files.atomic import whole_file
+from edgesim.records.run import RecordedRun
 from edgesim.records.schema import SERVER_ROW
 from edgesim.reports.critical_path import ROUNDING_S, phase_intervals_s, round_row, rounds_of
-from edgesim.reports.load import Run
 
 Event: TypeAlias = dict[str, Any]
 _Intervals: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # start_ns, end_ns, amount, all of shape (k,)
@@ -54,7 +54,7 @@ class _Window(NamedTuple):
     end_ns: int
 
 
-def write_trace(run: Run, out: Path, rounds: tuple[int, int] | None = None, devices: int | None = None) -> Path:
+def write_trace(run: RecordedRun, out: Path, rounds: tuple[int, int] | None = None, devices: int | None = None) -> Path:
     """Write the trace of a run as JSON, one event per line, and return its path.
 
     `rounds` and `devices` limit what is shown, as in `trace_events`.
@@ -73,7 +73,7 @@ def write_trace(run: Run, out: Path, rounds: tuple[int, int] | None = None, devi
     return out
 
 
-def trace_events(run: Run, between: tuple[int, int] | None = None, devices: int | None = None) -> list[Event]:
+def trace_events(run: RecordedRun, between: tuple[int, int] | None = None, devices: int | None = None) -> list[Event]:
     """Return the events of a run: first the names (metadata), then all other events in the order of time.
 
     `between`: the first and the last round to show, counted from 1. Only jobs that ended in these rounds are shown,

@@ -199,7 +199,7 @@ class StudyResult:
 
     def plot(self, against: Sequence[str] = ("time", "energy", "rounds"), title: str = "") -> Drawing:
         """Return a figure of accuracy against each of `against`, with mean and range over seeds."""
-        from edgesim.reports.plots import draw_runs
+        from edgesim.reports.pictures import draw_runs
 
         return draw_runs([run for _, run in self._cells], against, title=title)
 

@@ -12,12 +12,11 @@ import pandas as pd
 from edgesim.config.describe import describe, toml
 from edgesim.config.plugins import is_outside
 from edgesim.core.errors import ConfigError
-from edgesim.reports import frames
+from edgesim.reports import figure_numbers
 from edgesim.reports.cost import currency_of
 from edgesim.reports.critical_path import explain
-from edgesim.reports.gantt import round_bars
 from edgesim.reports.html.answer import FEWEST_PAIRS, ranked
-from edgesim.reports.html.content import Contest, Effect, Findings, Made, Part, SlowestRound, Tradeoff
+from edgesim.reports.html.content import CatalogueEntry, Contest, Effect, Findings, Made, SlowestRound, Tradeoff
 from edgesim.reports.load import Run
 from edgesim.reports.participation import participation
 from edgesim.runs.warnings import once
@@ -84,7 +83,7 @@ def findings_of(
         if name and not is_outside(kind, name):  # a report does not import classes from outside
             with suppress(ConfigError):  # the run may come from a version with another catalogue
                 facts = describe(kind, name)
-                parts.append(Part(kind=kind, name=name, what=facts.what, source=facts.source))
+                parts.append(CatalogueEntry(kind=kind, name=name, what=facts.what, source=facts.source))
     made = [
         Made(
             run=run.name,
@@ -113,13 +112,13 @@ def findings_of(
         effects=list(_effects(values, [contest.of for contest in contests[:_MOST_EFFECTS]])),
         tradeoffs=list(_tradeoffs(study, summary, lower)),
         targets=sorted({target for run in labels for target in run.targets}),
-        points=frames.accuracy_points(labels),
-        energy=frames.energy_by_activity(labels),
-        accounts=frames.energy_by_account(labels),
-        devices=frames.energy_by_device(labels),
-        lengths=frames.lengths_of_rounds(labels),
-        costs=frames.cost_points(labels),
-        cost_items=frames.cost_by_item(labels),
+        points=figure_numbers.accuracy_points(labels),
+        energy=figure_numbers.energy_by_activity(labels),
+        accounts=figure_numbers.energy_by_account(labels),
+        devices=figure_numbers.energy_by_device(labels),
+        lengths=figure_numbers.lengths_of_rounds(labels),
+        costs=figure_numbers.cost_points(labels),
+        cost_items=figure_numbers.cost_by_item(labels),
         currency=currency,
         slowest=_slowest(labels),
         fleet=participation(next(iter(labels))),
@@ -222,13 +221,9 @@ def _slowest(labels: Mapping[Run, str]) -> SlowestRound | None:
     ]
     if not longest:
         return None
-    length_s, run, number = max(longest, key=lambda each: each[0])
-    kinds = dict(zip(run.devices["device"].tolist(), run.devices["kind"].astype(str).tolist(), strict=True))
-    lines = explain(run, number).splitlines()
-    return SlowestRound(
-        run=run.name, setting=labels[run], number=number, length_s=length_s, lines=lines, bars=round_bars(run, number),
-        kinds=kinds,
-    )  # fmt: skip
+    _, run, number = max(longest, key=lambda each: each[0])
+    found = figure_numbers.round_bars(run, number)
+    return SlowestRound(run=run.name, setting=labels[run], lines=explain(run, number).splitlines(), found=found)
 
 
 def _plain(value: Any) -> str:

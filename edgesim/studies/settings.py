@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.curves import groups, mark
+from edgesim.reports.groups import groups, mark
 from edgesim.reports.load import Run
 from edgesim.studies.statistics import ENOUGH_RUNS
 from edgesim.studies.study import SEED, Study, StudyCell

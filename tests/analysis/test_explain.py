@@ -6,7 +6,7 @@ import pytest
 
 import edgesim
 from edgesim.reports.critical_path import explain
-from edgesim.reports.gantt import plot_round
+from edgesim.reports.pictures import plot_round
 from tests.conftest import timing_scenario
 
 SPEEDS = (1.0, 0.5, 0.25)  # GFLOP/s of devices 0, 1 and 2: a job of 7.3806 GFLOP takes 7.38, 14.8 and 29.5 s

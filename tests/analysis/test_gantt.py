@@ -6,7 +6,8 @@ import re
 import pytest
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.gantt import plot_round, round_bars
+from edgesim.reports.figure_numbers import round_bars
+from edgesim.reports.pictures import plot_round
 from tests.records.written import new_tables, write
 
 
@@ -39,7 +40,7 @@ def make_run(tmp_path):
 
 
 def test_bars_are_seconds_since_the_start_of_the_round(make_run):
-    bars = round_bars(make_run(), 2)
+    bars = round_bars(make_run(), 2).bars
     assert bars.drop(columns="job").to_numpy().tolist() == [
         [0, "download", 0.0, 3.0, "late"],
         [0, "compute", 3.0, 28.0, "late"],

@@ -10,9 +10,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.curves import groups, mean_and_range
+from edgesim.reports.figure_numbers import mean_and_range
 from edgesim.reports.figures import FORMATS
-from edgesim.reports.plots import plot_runs
+from edgesim.reports.groups import groups
+from edgesim.reports.pictures import plot_runs
 from tests.calling import call
 from tests.sizes import thinned
 
@@ -90,7 +91,7 @@ def test_a_band_is_drawn_for_seeds_and_no_line_for_each(fake_run, tmp_path):
 def test_no_legend_runs_off(fake_run, tmp_path, count, width_in, monkeypatch):
     """Every label lies inside the figure, and no two groups look alike."""
     figures = []
-    monkeypatch.setattr("edgesim.reports.plots.save", lambda figure, *_: figures.append(figure))
+    monkeypatch.setattr("edgesim.reports.pictures.save", lambda figure, *_: figures.append(figure))
     plot_runs([fake_run(f"r{i}", method=f"a-method-{i}-of-many") for i in range(count)], ["round"], width_in=width_in)
     [figure] = figures
     FigureCanvasAgg(figure).draw()

@@ -12,15 +12,9 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from edgesim.core.errors import ConfigError
+from edgesim.reports.figure_numbers import gini, lorenz_curve
 from edgesim.reports.figures import COLUMNS_IN, FORMATS, GREY, parse_width, save
-from edgesim.reports.pictures.accuracy import accuracy
-from edgesim.reports.pictures.heat import heat
-from edgesim.reports.pictures.lengths import round_lengths
-from edgesim.reports.pictures.lorenz import gini, lorenz, lorenz_curve
-from edgesim.reports.pictures.stacked import stacked
-from edgesim.reports.pictures.targets import time_to_target
-from edgesim.reports.pictures.topology import topology
-from edgesim.reports.pictures.tradeoff import pareto
+from edgesim.reports.pictures import accuracy, heat, lorenz, pareto, round_lengths, stacked, time_to_target, topology
 
 LONG = "a method with a rather long name, deadline = 30 s"
 WIDTHS = list(COLUMNS_IN.values())
@@ -196,8 +190,9 @@ def test_bars_are_means_over_runs():
 
 
 def test_prices_have_bands():
-    bands = pd.DataFrame({"setting": ["a", LONG], "low": [4000.0, 8000.0], "high": [7000.0, 9000.0]})
-    axis = stacked(SPENT, bands=bands).axes[0]
+    """By hand: over two runs of "a" 8 kJ and 14 kJ in all, and one run of the other."""
+    ends = {"joules_low": [3e3, 1e3, 2e3, 2e3, 8e3], "joules_high": [6e3, 1e3, 3e3, 4e3, 9e3]}
+    axis = stacked(SPENT.assign(**ends)).axes[0]
     ends = [segment[:, 0].tolist() for line in axis.collections for segment in line.get_segments()]
     assert np.allclose(ends, [(4, 7), (8, 9)])
 

@@ -12,14 +12,19 @@ import pandas as pd
 import seaborn
 from plotly import graph_objects
 
-from edgesim.reports.curves import mean_and_range
+from edgesim.reports.figure_numbers import (
+    PHASES,
+    accuracy_lines,
+    length_lines,
+    lorenz_lines,
+    spans_of,
+    stacked_bars,
+    target_rows,
+)
 from edgesim.reports.figures import PALETTE
-from edgesim.reports.format import DisplayUnit, text, unit_for
-from edgesim.reports.gantt import PHASES
-from edgesim.reports.html.content import Cell, Chart, Entry, SlowestRound, Table, Tradeoff
-from edgesim.reports.html.words import is_accuracy, middle, number, percent, words_of
-from edgesim.reports.pictures.lorenz import lorenz_of
-from edgesim.reports.pictures.stacked import parts_of
+from edgesim.reports.format import text, unit_for
+from edgesim.reports.html.content import Cell, Chart, Entry, ReportTable, SlowestRound, Tradeoff
+from edgesim.reports.html.words import number, percent, unit_of, words_of
 
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "pentagon", "cross", "x", "star")
@@ -67,17 +72,6 @@ def folded(label: str, most: int) -> str:
     return "<br>".join(safe(line) for line in cut[:3])
 
 
-def unit_of(column: str, largest: float) -> DisplayUnit:
-    """Return the unit in which a column of a study is drawn."""
-    quantity = column.partition("@")[0]
-    return unit_for(quantity, largest if math.isfinite(largest) else 0.0)
-
-
-def titled(words: str, unit: DisplayUnit) -> str:
-    """Return the title of an axis."""
-    return safe(f"{words} ({unit.symbol})" if unit.symbol else words)
-
-
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
     """Return an axis with few ticks and a pale grid. The style sheet of the page sets its colours."""
     return {
@@ -113,13 +107,7 @@ def drawn(traces: Sequence[Any], x: Mapping[str, Any], y: Mapping[str, Any], **m
     return graph_objects.Figure(data=list(traces), layout=layout)
 
 
-def band(colour: str) -> str:
-    """Return a colour for a band behind a line of this colour."""
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.18)"
-
-
-def numbers(caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]], names: int = 1) -> Table:
+def numbers(caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]], names: int = 1) -> ReportTable:
     """Return the table behind a chart. The first `names` columns are names, all others numbers of four digits."""
     cells = []
     for row in rows:
@@ -132,7 +120,7 @@ def numbers(caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]], na
             else:
                 texts.append(f"{each:.4g}" if abs(each) < 1e5 else f"{each:.3e}")
         cells.append([Cell(text) for text in texts])
-    return Table(caption=caption, head=head, rows=cells, numbers=len(head) - names)
+    return ReportTable(caption=caption, head=head, rows=cells, numbers=len(head) - names)
 
 
 def thinned(count: int, most: int) -> list[int]:
@@ -156,136 +144,134 @@ _ROWS_BEHIND = 12  # rows of each setting in the table behind a curve
 _NAME = 22  # characters per line of a row's name
 
 
+def line(look: Entry, x: Any, y: Any, **more: Any) -> Any:
+    """Return the trace of a setting's line."""
+    style = {"color": look.colour, "dash": look.dash, "width": 2, **more.pop("line", {})}
+    about = {"mode": "lines", "name": safe(look.label), "meta": {"setting": look.label}, **more}
+    return graph_objects.Scatter(x=x, y=y, line=style, **about)
+
+
+def band(look: Entry, x: Any, low: Any, high: Any) -> list[Any]:
+    """Return the two traces of a band behind a line."""
+    red, green, blue = (int(look.colour[i : i + 2], 16) for i in (1, 3, 5))
+    quiet = {"hoverinfo": "skip", "mode": "lines", "line": {"width": 0}, "meta": {"setting": look.label}}
+    return [
+        graph_objects.Scatter(x=x, y=low, **quiet),
+        graph_objects.Scatter(x=x, y=high, fill="tonexty", fillcolor=f"rgba({red},{green},{blue},0.18)", **quiet),
+    ]
+
+
+def row_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
+    """Return the vertical axis of a chart with a row for each name, the first on top."""
+    return axis(tickmode="array", tickvals=list(range(len(names))), ticktext=names, showgrid=False, **more)
+
+
 def accuracy_charts(points: pd.DataFrame, settings: Sequence[str], targets: Sequence[float]) -> list[Chart]:
-    """Return charts of accuracy against time, energy and rounds: the mean over seeds, with a band from low to high."""
-    each = {label: look for label, look in looks(settings).items() if (points["setting"] == label).any()}
+    """Return charts of accuracy against time, energy and rounds: see `accuracy_lines`."""
+    each = looks(settings)
     dashed = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"color": GREY, "width": 1, "dash": "dash"}}
     shapes = [{**dashed, "y0": 100 * target, "y1": 100 * target} for target in targets]
     charts = []
     for quantity, (name, words) in _AGAINST.items():
-        unit = unit_of(quantity, float(points[quantity].max()))
+        unit, lines = accuracy_lines(points, quantity)
         traces: list[Any] = []
         rows: list[tuple[Any, ...]] = []
-        for label, look in each.items():
-            runs = [of_run for _, of_run in points[points["setting"] == label].groupby("run", sort=False)]
-            line = mean_and_range(runs, quantity)
-            at = line[quantity] / unit.size
-            if len(runs) > 1:
-                traces += _band(at, 100 * line["low"], 100 * line["high"], look)
-            marked = thinned(len(at), 8)
-            sizes = [8 if i in marked else 0 for i in range(len(at))]
-            mean = graph_objects.Scatter(
-                x=at,
-                y=100 * line["mean"],
-                mode="lines+markers",
-                name=safe(label),
-                line={"color": look.colour, "dash": look.dash, "width": 2},
-                marker={"symbol": look.symbol, "size": sizes, "color": look.colour},
-                meta={"setting": label},
-                hovertemplate="%{y:.1f} % at %{x:.4g}",
-            )
-            traces.append(mean)
+        for found in lines:
+            look, (low, high) = each[found.label], found.band or (found.y, found.y)
+            if found.band:
+                traces += band(look, found.x, 100 * low, 100 * high)
+            marked = thinned(len(found.x), 8)
+            sizes = [8 if i in marked else 0 for i in range(len(found.x))]
+            marker = {"symbol": look.symbol, "size": sizes, "color": look.colour}
+            hover = "%{y:.1f} % at %{x:.4g}"
+            traces.append(line(look, found.x, 100 * found.y, mode="lines+markers", marker=marker, hovertemplate=hover))
             rows += [
-                (label, float(at[i]), *(100 * float(line[column][i]) for column in ("mean", "low", "high")))
-                for i in thinned(len(line), _ROWS_BEHIND)
+                (found.label, float(found.x[i]), *(100 * float(of[i]) for of in (found.y, low, high)))
+                for i in thinned(len(found.x), _ROWS_BEHIND)
             ]
-        x = axis(titled(words, unit), rangemode="tozero")
+        title = safe(unit.after(words))
         last = {row[0]: row for row in rows}
         ends = "; ".join(f"{label} {row[2]:.1f} %" for label, row in last.items())
-        head = ["configuration", titled(words, unit), "mean (%)", "lowest (%)", "highest (%)"]
         chart = Chart(
             name=f"accuracy-{name}",
             title=f"Accuracy against {words}",
             says=f"Lines of test accuracy against {words}, one for each configuration. At the end: {ends}.",
-            figure=drawn(traces, x, axis("test accuracy (%)"), shapes=shapes),
-            data=numbers(f"Test accuracy against {words}", head, rows),
+            figure=drawn(traces, axis(title, rangemode="tozero"), axis("test accuracy (%)"), shapes=shapes),
+            data=numbers(
+                f"Test accuracy against {words}",
+                ["configuration", title, "mean (%)", "lowest (%)", "highest (%)"],
+                rows,
+            ),
         )
         charts.append(chart)
     return charts
 
 
-def _band(at: pd.Series, low: pd.Series, high: pd.Series, look: Entry) -> list[Any]:
-    """Return the two traces of a band behind a line."""
-    quiet = {"hoverinfo": "skip", "mode": "lines", "line": {"width": 0}, "meta": {"setting": look.label}}
-    return [
-        graph_objects.Scatter(x=at, y=low, **quiet),
-        graph_objects.Scatter(x=at, y=high, fill="tonexty", fillcolor=band(look.colour), **quiet),
-    ]
-
-
 def target_chart(values: pd.DataFrame, summary: pd.DataFrame, column: str, settings: Sequence[str]) -> Chart:
     """Return a chart of the cost of a target: a row per setting, a dot per run, an open triangle if not reached."""
-    of = values[values["column"] == column]
-    rows = {row["setting"]: row for row in summary[summary["column"] == column].to_dict("records")}
-    finite = [each for each in [*of["value"], *(row["middle_high"] for row in rows.values())] if math.isfinite(each)]
-    unit = unit_of(column, max(finite, default=0.0))
+    of_column = summary[summary["column"] == column]
+    statistic = str(of_column["statistic"].iloc[0])
+    unit, largest, found = target_rows(
+        values[values["column"] == column], of_column, column.partition("@")[0], ("middle", "middle_low", "middle_high")
+    )
+    edge = 1.06 * (largest or 1.0)
     traces = []
-    for place, look in enumerate(looks(settings).values()):
-        runs = of[(of["setting"] == look.label) & of["value"].notna()]
-        for arrived in (True, False):
-            shown = runs[runs["observed"] == arrived]
+    for place, (look, row) in enumerate(zip(looks(settings).values(), found, strict=True)):
+        meta = {"setting": look.label}
+        for runs, symbol, note in (
+            (row.arrived, "circle", ""),
+            (row.censored, "triangle-right-open", ", not reached"),
+        ):
             dots = graph_objects.Scatter(
-                x=shown["value"] / unit.size,
-                y=[place + 0.16] * len(shown),
+                x=runs["value"] / unit.size,
+                y=[place + 0.16] * len(runs),
                 mode="markers",
-                marker={"color": look.colour, "size": 7, "symbol": "circle" if arrived else "triangle-right-open"},
-                meta={"setting": look.label},
-                hovertemplate="seed %{customdata}: %{x:.4g}" + ("" if arrived else ", not reached") + "<extra></extra>",
-                customdata=[safe(str(seed)) for seed in shown["seed"]],
+                marker={"color": look.colour, "size": 7, "symbol": symbol},
+                meta=meta,
+                hovertemplate="seed %{customdata}: %{x:.4g}" + f"{note}<extra></extra>",
+                customdata=[safe(str(seed)) for seed in runs["seed"]],
             )
             traces.append(dots)
-        traces += _middle(rows[look.label], look, unit.size, place, 1.06 * max(finite, default=1.0))
-    names = list(range(len(settings)))
-    y = axis(tickmode="array", tickvals=names, ticktext=[folded(label, _NAME) for label in settings], showgrid=False)
-    y |= {"range": [len(settings) - 0.5, -0.5]}
-    figure = drawn(traces, axis(titled(words_of(column), unit), rangemode="tozero"), y)
+        if not math.isfinite(row.begin):
+            continue
+        # An interval without a known end ends in an arrow.
+        end = row.high if math.isfinite(row.high) else row.middle if math.isnan(row.high) else edge
+        interval = graph_objects.Scatter(
+            x=[row.begin / unit.size, end / unit.size],
+            y=[place - 0.12] * 2,
+            mode="lines+markers",
+            line={"color": look.colour, "width": 2},
+            marker={"symbol": "triangle-right", "size": [0, 10 if end == edge else 0], "color": look.colour},
+            hoverinfo="skip",
+            meta=meta,
+        )
+        there = math.isfinite(row.middle)
+        diamond = graph_objects.Scatter(
+            x=[row.middle / unit.size] if there else [],
+            y=[place - 0.12] if there else [],
+            mode="markers",
+            marker={"symbol": "diamond", "size": 11, "color": look.colour, "line": {"color": "white", "width": 1}},
+            hovertemplate=f"{statistic} %{{x:.4g}}<extra></extra>",
+            meta=meta,
+        )
+        traces += [interval, diamond]
+    y = row_axis([folded(label, _NAME) for label in settings], range=[len(settings) - 0.5, -0.5])
+    rows = of_column.to_dict("records")
+    reached = {row["setting"]: f"{int(row['reached'])} of {int(row['runs'])}" for row in rows}
     table = [
-        (label, *(number(column, each) for each in middle(rows[label])),
-         f"{int(rows[label]['reached'])} of {int(rows[label]['runs'])}")
-        for label in settings
-    ]  # fmt: skip
-    statistic = str(rows[settings[0]]["statistic"])
+        (row.label, *(number(column, each) for each in (row.middle, row.low, row.high)), reached[row.label])
+        for row in found
+    ]
     said = "; ".join(f"{row[0]}: {statistic} {row[1]}, {row[4]} runs" for row in table)
-    behind = numbers(words_of(column).capitalize(), ["configuration", statistic, "low", "high", "reached"], table)
+    title = words_of(column).capitalize()
     return Chart(
         name=f"target-{column.replace('@', '-at-')}",
-        title=words_of(column).capitalize(),
+        title=title,
         says=f"A row for each configuration with its runs and their {statistic}. {said}.",
-        figure=figure,
-        data=behind,
+        figure=drawn(traces, axis(safe(unit.after(words_of(column))), rangemode="tozero"), y),
+        data=numbers(title, ["configuration", statistic, "low", "high", "reached"], table),
         height=height_of(len(settings), 44),
     )
-
-
-def _middle(row: Mapping[Any, Any], look: Entry, size: float, place: int, edge: float) -> list[Any]:
-    """Return the traces of a mean or median with its interval, or nothing if neither is known.
-
-    An interval without a known end ends in an arrow at `edge`.
-    """
-    at, low, high = middle(row)
-    if not math.isfinite(at) and not math.isfinite(low):
-        return []
-    begin = low if math.isfinite(low) else at
-    end = high if math.isfinite(high) else at if math.isnan(high) else edge
-    arrow = 10 if end == edge else 0
-    line = graph_objects.Scatter(
-        x=[begin / size, end / size],
-        y=[place - 0.12] * 2,
-        mode="lines+markers",
-        line={"color": look.colour, "width": 2},
-        marker={"symbol": "triangle-right", "size": [0, arrow], "color": look.colour},
-        hoverinfo="skip",
-        meta={"setting": look.label},
-    )
-    diamond = graph_objects.Scatter(
-        x=[at / size] if math.isfinite(at) else [],
-        y=[place - 0.12] if math.isfinite(at) else [],
-        mode="markers",
-        marker={"symbol": "diamond", "size": 11, "color": look.colour, "line": {"color": "white", "width": 1}},
-        hovertemplate=f"{row['statistic']} %{{x:.4g}}<extra></extra>",
-        meta={"setting": look.label},
-    )
-    return [line, diamond]
 
 
 def tradeoff_chart(tradeoff: Tradeoff, settings: Sequence[str]) -> Chart:
@@ -293,28 +279,25 @@ def tradeoff_chart(tradeoff: Tradeoff, settings: Sequence[str]) -> Chart:
     x, y = tradeoff.x, tradeoff.y
     points = tradeoff.points
     units = {name: unit_of(name, float(points[name].max())) for name in (x, y)}
-    sizes = {name: 0.01 if is_accuracy(name) else units[name].size for name in (x, y)}
     each = looks(settings)
     front = points[points["front"]].sort_values(x, kind="stable")
     joined = graph_objects.Scatter(
-        x=front[x] / sizes[x], y=front[y] / sizes[y], mode="lines", line={"color": GREY, "width": 1.2}, hoverinfo="skip"
-    )
+        x=front[x] / units[x].size, y=front[y] / units[y].size, mode="lines", line={"color": GREY, "width": 1.2},
+        hoverinfo="skip",
+    )  # fmt: skip
     traces = [joined]
     for row in points.to_dict("records"):
         look = each[row["setting"]]
         colour = look.colour if row["front"] else GREY
         bars = {}
         for bar, name in (("error_x", x), ("error_y", y)):
-            low, high = (float(row.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))
-            if math.isfinite(low) and math.isfinite(high):
-                ends = {
-                    "array": [max(0.0, high - row[name]) / sizes[name]],
-                    "arrayminus": [max(0.0, row[name] - low) / sizes[name]],
-                }
+            if spans := spans_of(row, name):
+                below, above = (span / units[name].size for span in spans)
+                ends = {"array": [above], "arrayminus": [below]}
                 bars[bar] = {"symmetric": False, "thickness": 1, "width": 3, "color": colour, **ends}
         spot = graph_objects.Scatter(
-            x=[row[x] / sizes[x]],
-            y=[row[y] / sizes[y]],
+            x=[row[x] / units[x].size],
+            y=[row[y] / units[y].size],
             mode="markers",
             name=safe(look.label),
             marker={"symbol": look.symbol, "size": 12, "color": colour, "line": {"color": "white", "width": 1}},
@@ -323,8 +306,7 @@ def tradeoff_chart(tradeoff: Tradeoff, settings: Sequence[str]) -> Chart:
             **bars,
         )
         traces.append(spot)
-    titles = [safe(f"{words_of(n)} (%)") if is_accuracy(n) else titled(words_of(n), units[n]) for n in (x, y)]
-    figure = drawn(traces, axis(titles[0]), axis(titles[1]))
+    axes = [axis(safe(units[name].after(words_of(name)))) for name in (x, y)]
     on_front = ", ".join(front["setting"]) or "none"
     rows = [
         (row["setting"], number(x, row[x]), number(y, row[y]), "yes" if row["front"] else "no")
@@ -335,120 +317,88 @@ def tradeoff_chart(tradeoff: Tradeoff, settings: Sequence[str]) -> Chart:
         name=f"pareto-{x}-{y}".replace("@", "-at-").replace(".", "-"),
         title=title,
         says=f"A point for each configuration. On the front, where no other one is better in both: {on_front}.",
-        figure=figure,
+        figure=drawn(traces, *axes),
         data=numbers(title, ["configuration", words_of(x), words_of(y), "on the front"], rows),
     )
 
 
-def stacked_chart(
-    spent: pd.DataFrame, part: str, value: str, name: str, words: str, settings: Sequence[str]
-) -> tuple[Chart, list[Entry]]:
-    """Return a chart with a bar per setting, stacked by `part`, and the entries of its legend."""
-    known = [label for label in settings if (spent["setting"] == label).any()]
-    means = parts_of(spent, part, value).loc[known]
-    totals = means.sum(axis=1).tolist()
-    unit = unit_of(value, max(totals))
-    kinds, palette = list(map(str, means.columns)), colours()
+def stacked_chart(spent: pd.DataFrame, part: str, value: str, name: str, words: str) -> tuple[Chart, list[Entry]]:
+    """Return a chart with a bar per setting, stacked by `part`, and the entries of its legend: see `stacked_bars`."""
+    bars = stacked_bars(spent, part, value)
+    unit, labels, kinds, palette = bars.unit, list(bars.means.index), list(map(str, bars.means.columns)), colours()
     entries = [Entry(label=kind, colour=palette[i % len(palette)]) for i, kind in enumerate(kinds)]
+    pattern = {"fgcolor": "#ffffff", "fillmode": "overlay", "size": 6}
     traces = [
         graph_objects.Bar(
-            x=means[kind] / unit.size,
-            y=list(range(len(known))),
+            x=bars.means[kind] / unit.size,
+            y=list(range(len(labels))),
             orientation="h",
             name=kind,
             marker={
                 "color": entry.colour,
                 "line": {"color": "white", "width": 0.5},
-                "pattern": {
-                    "shape": PATTERNS[i % len(PATTERNS)],
-                    "fgcolor": "#ffffff",
-                    "fillmode": "overlay",
-                    "size": 6,
-                },
+                "pattern": {"shape": PATTERNS[i % len(PATTERNS)], **pattern},
             },
             hovertemplate="%{x:.4g} " + safe(unit.symbol),
         )
         for i, (kind, entry) in enumerate(zip(kinds, entries, strict=True))
     ]
-    labels = [folded(label, _NAME) for label in known]
-    y = axis(tickmode="array", tickvals=list(range(len(known))), ticktext=labels, showgrid=False, autorange="reversed")
-    figure = drawn(traces, axis(titled(words, unit)), y, barmode="stack", bargap=0.35)
+    y = row_axis([folded(label, _NAME) for label in labels], autorange="reversed")
     rows = [
-        (label, *(number(value, each) for each in [*of_parts, total]))
-        for label, of_parts, total in zip(known, means.to_numpy().tolist(), totals, strict=True)
+        (label, *(number(value, each) for each in [*of_parts, sum(of_parts)]))
+        for label, of_parts in zip(labels, bars.means.to_numpy().tolist(), strict=True)
     ]
     said = "; ".join(f"{row[0]} {row[-1]}" for row in rows)
     chart = Chart(
         name=name,
         title=f"{words[:1].upper()}{words[1:]} by {part}",
         says=f"A bar for each configuration, stacked by {part}. In all: {said}.",
-        figure=figure,
+        figure=drawn(traces, axis(safe(unit.after(words))), y, barmode="stack", bargap=0.35),
         data=numbers(f"Mean {words} by {part}", ["configuration", *kinds, "in all"], rows),
-        height=height_of(len(known)),
+        height=height_of(len(labels)),
         wide=True,
     )
     return chart, entries
 
 
 def lengths_chart(lengths: pd.DataFrame, settings: Sequence[str]) -> Chart:
-    """Return a chart of the share of rounds that are done within a time, a line per setting."""
-    unit = unit_of("_s", float(lengths["length_s"].max()))
+    """Return a chart of the share of rounds that are done within a time, a line per setting: see `length_lines`."""
+    unit, lines = length_lines(lengths)
+    each = looks(settings)
     traces, rows = [], []
-    for look in looks(settings).values():
-        found = np.sort(lengths["length_s"][lengths["setting"] == look.label].to_numpy(dtype=float))
-        if not len(found):
-            continue
-        places = thinned(len(found), 400)
-        traces.append(
-            graph_objects.Scatter(
-                x=found[places] / unit.size,
-                y=[100 * (i + 1) / len(found) for i in places],
-                mode="lines",
-                name=safe(look.label),
-                line={"color": look.colour, "dash": look.dash, "width": 2, "shape": "hv"},
-                meta={"setting": look.label},
-                hovertemplate="%{y:.0f} % within %{x:.4g}",
-            )
-        )
-        rows.append((look.label, *(number("_s", float(np.quantile(found, q))) for q in (0, 0.5, 0.9, 1))))
-    figure = drawn(
-        traces, axis(titled("length of a round", unit), rangemode="tozero"), axis("rounds (%)", range=[0, 102])
-    )
+    for found in lines:
+        places, hover = thinned(len(found.x), 400), "%{y:.0f} % within %{x:.4g}"
+        steps = {"line": {"shape": "hv"}, "hovertemplate": hover}
+        traces.append(line(each[found.label], found.x[places], 100 * found.y[places], **steps))
+        quantiles = unit.size * np.quantile(found.x, (0, 0.5, 0.9, 1))
+        rows.append((found.label, *(number("_s", float(length_s)) for length_s in quantiles)))
+    x = axis(safe(unit.after("length of a round")), rangemode="tozero")
     said = "; ".join(f"{row[0]}: median {row[2]}, longest {row[4]}" for row in rows)
     return Chart(
         name="lengths",
         title="How long rounds are",
         says=f"The share of rounds that are done within a time. {said}.",
-        figure=figure,
+        figure=drawn(traces, x, axis("rounds (%)", range=[0, 102])),
         data=numbers("Lengths of rounds", ["configuration", "shortest", "median", "90 % within", "longest"], rows),
     )
 
 
 def lorenz_chart(devices: pd.DataFrame, settings: Sequence[str]) -> Chart:
-    """Return a chart of the share of energy spent by the thriftiest devices (Lorenz curves), a line per setting."""
+    """Return a chart of the share of energy spent by the thriftiest devices, a line per setting: see `lorenz_lines`."""
     diagonal = {"x": [0, 100], "y": [0, 100], "mode": "lines", "hoverinfo": "skip"}
     traces = [graph_objects.Scatter(**diagonal, line={"color": GREY, "width": 1, "dash": "dot"})]
-    rows = []
-    for look in looks(settings).values():
-        at, mean, gini = lorenz_of(devices, look.label, "joules")
-        places = thinned(len(at), 200)
-        line = {"color": look.colour, "dash": look.dash, "width": 2}
-        hover = "%{x:.0f} % of devices spent %{y:.1f} %"
-        traces.append(
-            graph_objects.Scatter(
-                x=100 * at[places], y=100 * mean[places], mode="lines", name=safe(look.label), line=line,
-                meta={"setting": look.label}, hovertemplate=hover,
-            )
-        )  # fmt: skip
-        half = float(np.interp(0.5, at, mean))
-        rows.append((look.label, f"{gini:.3f}", percent(round(half, 3))))
-    figure = drawn(traces, axis("devices (%)", range=[0, 100]), axis("energy (%)", range=[0, 100]))
+    each, rows = looks(settings), []
+    for found in lorenz_lines(devices):
+        places, hover = thinned(len(found.x), 200), "%{x:.0f} % of devices spent %{y:.1f} %"
+        traces.append(line(each[found.label], 100 * found.x[places], 100 * found.y[places], hovertemplate=hover))
+        half = float(np.interp(0.5, found.x, found.y))
+        rows.append((found.label, f"{found.gini:.3f}", percent(round(half, 3))))
     said = "; ".join(f"{label}: Gini {coefficient}" for label, coefficient, _ in rows)
     return Chart(
         name="lorenz",
         title="How evenly devices spend energy",
         says=f"Lorenz curves: the lower a curve, the more unequal the devices. {said}.",
-        figure=figure,
+        figure=drawn(traces, axis("devices (%)", range=[0, 100]), axis("energy (%)", range=[0, 100])),
         data=numbers("Energy over devices", ["configuration", "Gini", "spent by the thriftier half"], rows),
     )
 
@@ -464,13 +414,11 @@ def phases() -> list[Entry]:
 
 def gantt_chart(slowest: SlowestRound) -> Chart:
     """Return a Gantt chart of a round, the last device to end on top. Of many devices the last to end are shown."""
-    bars = slowest.bars
-    ended = bars.groupby("device")["end_s"].max().reset_index()
-    ended = ended.sort_values(["end_s", "device"], ascending=[False, True])
-    shown = ended["device"].tolist()[:_MOST_ROWS]
-    unit = unit_of("_s", slowest.length_s)
+    found = slowest.found
+    shown, left_out = found.last_to_end(_MOST_ROWS)
+    unit = unit_for("_s", found.length_s)
     place = {device: row for row, device in enumerate(shown)}
-    bars = bars[bars["device"].isin(shown)]
+    bars = found.bars[found.bars["device"].isin(shown)]
     traces = []
     for entry in phases():
         of_phase = bars[bars["phase"] == entry.label]
@@ -486,89 +434,63 @@ def gantt_chart(slowest: SlowestRound) -> Chart:
             hovertemplate="%{fullData.name} %{x:.3g}, %{customdata[1]}<extra>device %{customdata[0]}</extra>",
         )
         traces.append(trace)
-    end = slowest.length_s / unit.size
-    limit = {
-        "type": "line",
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "x0": end,
-        "x1": end,
-        "line": {"color": GREY, "width": 1.5},
-    }
+    end = found.length_s / unit.size
+    upright = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"color": GREY, "width": 1.5}}
     names = []
     for device in shown:
-        kind, room = slowest.kinds.get(device, ""), _ROW_NAME - len(f" {device}")
+        kind, room = found.kinds.get(device, ""), _ROW_NAME - len(f" {device}")
         names.append(safe(f"{kind if len(kind) <= room else f'{kind[: room - 1]}…'} {device}"))
-    y = axis(tickmode="array", tickvals=list(range(len(shown))), ticktext=names, showgrid=False)
-    y |= {"range": [len(shown) - 0.5, -0.5]}
-    x = axis(titled("since the start of the round", unit), range=[0, 1.02 * end if end else 1])
-    figure = drawn(traces, x, y, barmode="overlay", bargap=0.25, shapes=[limit])
+    x = axis(safe(unit.after("since the start of the round")), range=[0, 1.02 * end if end else 1])
+    y = row_axis(names, range=[len(shown) - 0.5, -0.5])
     rows = [
-        (f"{slowest.kinds.get(row['device'], '')} {row['device']}", row["phase"], row["outcome"],
+        (f"{found.kinds.get(row['device'], '')} {row['device']}", row["phase"], row["outcome"],
          text("_s", row["start_s"]), text("_s", row["end_s"]))
         for row in bars.to_dict("records")
     ]  # fmt: skip
-    hidden = f"; {len(ended) - len(shown)} faster devices are not shown" if len(ended) > len(shown) else ""
+    hidden = f"; {left_out} faster devices are not shown" if left_out else ""
     return Chart(
         name="gantt",
-        title=f"Round {slowest.number} of {slowest.run}: who did what when{hidden}",
+        title=f"Round {found.number} of {slowest.run}: who did what when{hidden}",
         says=f"Bars of downloading, computing and uploading, a row for each device. {' '.join(slowest.lines[:2])}",
-        figure=figure,
+        figure=drawn(traces, x, y, barmode="overlay", bargap=0.25, shapes=[{**upright, "x0": end, "x1": end}]),
         data=numbers("What devices did in this round", ["device", "activity", "outcome", "from", "to"], rows, names=3),
         height=80 + 20 * max(4, len(shown)),
         wide=True,
     )
 
 
-_BANDS = {
-    "total_cost": ("total_cost_low", "total_cost_high"),
-    "total_co2e_g": ("total_co2e_low_g", "total_co2e_high_g"),
-}
-
-
 def cost_charts(costs: pd.DataFrame, settings: Sequence[str], currency: str) -> list[Chart]:
     """Return charts of money and carbon against time: a line per setting, its first run, in a band of low to high."""
     in_kg = costs["total_co2e_high_g"].max() >= 2000
-    wanted = {
-        "total_cost": ("cost", f"cost ({currency})" if currency else "cost", 1.0),
-        "total_co2e_g": ("carbon", f"carbon ({'kg' if in_kg else 'g'} CO₂e)", 1000.0 if in_kg else 1.0),
-    }
-    unit = unit_of("_s", float(costs["sim_time_s"].max()))
+    wanted = [
+        (("total_cost", "total_cost_low", "total_cost_high"), "cost", f"cost ({currency})" if currency else "cost", 1),
+        (("total_co2e_g", "total_co2e_low_g", "total_co2e_high_g"), "carbon", f"carbon ({'kg' if in_kg else 'g'} CO₂e)",
+         1000 if in_kg else 1),
+    ]  # fmt: skip
+    unit = unit_for("_s", float(costs["sim_time_s"].max()))
     charts = []
-    for column, (name, words, size) in wanted.items():
-        if not costs[column].any():
+    for columns, name, words, size in wanted:
+        if not costs[columns[0]].any():
             continue
-        low, high = _BANDS[column]
         traces: list[Any] = []
         rows: list[tuple[Any, ...]] = []
         for look in looks(settings).values():
-            of = costs[(costs["setting"] == look.label) & costs[column].notna()]
+            of = costs[(costs["setting"] == look.label) & costs[columns[0]].notna()]
             if of.empty:
                 continue
             first = of[of["run"] == of["run"].iloc[0]]
             picked = first.iloc[thinned(len(first), 300)]
             at = picked["sim_time_s"] / unit.size
-            traces += _band(at, picked[low] / size, picked[high] / size, look)
-            line = {"color": look.colour, "dash": look.dash, "width": 2}
-            mean = graph_objects.Scatter(
-                x=at,
-                y=picked[column] / size,
-                mode="lines",
-                name=safe(look.label),
-                line=line,
-                meta={"setting": look.label},
-            )
-            traces.append(mean)
+            typical, low, high = (picked[column] / size for column in columns)
+            traces += [*band(look, at, low, high), line(look, at, typical)]
             last = of.groupby("run").tail(1)
-            rows.append((look.label, *(float(last[each].mean()) / size for each in (column, low, high))))
+            rows.append((look.label, *(float(last[column].mean()) / size for column in columns)))
         said = "; ".join(f"{row[0]} {row[1]:.3g}" for row in rows)
-        x = axis(titled("simulated time", unit), rangemode="tozero")
-        title = f"{name.capitalize()} against simulated time"
+        x = axis(safe(unit.after("simulated time")), rangemode="tozero")
         told = f"Lines of {words} against time, the first run of each configuration."
         chart = Chart(
             name=name,
-            title=title,
+            title=f"{name.capitalize()} against simulated time",
             says=f"{told} At the end, mean over runs: {said}.",
             figure=drawn(traces, x, axis(safe(words), rangemode="tozero")),
             data=numbers(f"{words} at the end, mean over runs", ["configuration", "typical", "low", "high"], rows),

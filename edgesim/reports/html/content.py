@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from edgesim.reports.figure_numbers import RoundBars
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
@@ -49,19 +51,16 @@ class Tradeoff:
 
 @dataclass(frozen=True, kw_only=True)
 class SlowestRound:
-    """The longest round of all runs: the lines of `explain` about it and the bars of `round_bars`."""
+    """The longest round of all runs, and the lines of `explain` about it."""
 
     run: str
     setting: str
-    number: int
-    length_s: float
     lines: Sequence[str]
-    bars: pd.DataFrame
-    kinds: Mapping[int, str]
+    found: RoundBars
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CatalogueEntry:
     """A plug-in that the runs name, such as a method, with the text and the source of its docstring."""
 
     kind: str
@@ -93,8 +92,8 @@ class Findings:
     the numbers that the report shows: middle, middle_low, middle_high (95 % interval), and statistic, "mean" or
     "median", the same for all settings of a column. `compared`: a row per setting and column, with setting, column,
     pairs, difference, ratio, low, high and p_holm, paired by seed with `baseline`. `points`, `energy`, `accounts`,
-    `devices`, `lengths`, `costs` and `cost_items` are frames of edgesim.reports.frames. Frames without rows are left
-    out of the report.
+    `devices`, `lengths`, `costs` and `cost_items` are frames of edgesim.reports.figure_numbers. Frames without rows are
+    left out of the report.
     """
 
     title: str
@@ -122,7 +121,7 @@ class Findings:
     slowest: SlowestRound | None
     fleet: pd.DataFrame  # result of `participation` for the first run
     scenario: Sequence[tuple[str, str]]
-    parts: Sequence[Part]
+    parts: Sequence[CatalogueEntry]
     made: Sequence[Made]
     commands: Sequence[str]
     notes: Sequence[str] = ()  # such as that some cells are missing
@@ -148,7 +147,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ReportTable:
     """A table. The last `numbers` columns are numbers, aligned to the right. The first cell names a row."""
 
     caption: str
@@ -177,7 +176,7 @@ class Chart:
     title: str
     says: str
     figure: Any
-    data: Table
+    data: ReportTable
     height: int = 320
     wide: bool = False
 
@@ -191,7 +190,7 @@ class Section:
     text: Sequence[str] = ()
     legend: Sequence[Entry] = ()
     charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     after: Sequence[str] = field(default_factory=tuple)  # text below charts and tables
-    parts: Sequence[Part] = ()
+    parts: Sequence[CatalogueEntry] = ()
     code: Sequence[str] = ()

@@ -19,7 +19,7 @@ from edgesim.reports.html.charts import (
     target_chart,
     tradeoff_chart,
 )
-from edgesim.reports.html.content import Cell, Entry, Findings, Section, Table
+from edgesim.reports.html.content import Cell, Entry, Findings, ReportTable, Section
 from edgesim.reports.html.words import change, count, interval, is_accuracy, middle, number, p_text, words_of
 
 _MOST_FOREST = 2  # charts of times to a target
@@ -64,7 +64,7 @@ def sections(findings: Findings) -> Iterator[Section]:
         )
     yield from _spent(findings, legend)
     if (slowest := findings.slowest) is not None:
-        of = f"Of all rounds of all runs the longest is round {slowest.number} of {slowest.run}"
+        of = f"Of all rounds of all runs the longest is round {slowest.found.number} of {slowest.run}"
         which = f" ({slowest.setting})" if len(settings) > 1 else ""
         yield Section(
             name="slowest",
@@ -106,7 +106,7 @@ def _results(findings: Findings) -> Section:
             f"Changes and p-values are against {findings.baseline}, paired by seed (Wilcoxon's signed-rank test), "
             "corrected after Holm for being several. The best of a column is in bold."
         )
-    table = Table(
+    table = ReportTable(
         caption="Results of each configuration" + (f", compared with {findings.baseline}" if several else ""),
         head=[findings.axes or "configuration", "runs", *map(words_of, columns)],
         rows=rows,
@@ -147,7 +147,7 @@ def _spent(findings: Findings, legend: list[Entry]) -> Iterator[Section]:
     """Yield the sections on energy, devices, rounds and money."""
     settings = findings.settings
     if len(findings.energy):
-        chart, entries = stacked_chart(findings.energy, "activity", "joules", "energy", "energy", settings)
+        chart, entries = stacked_chart(findings.energy, "activity", "joules", "energy", "energy")
         tables = []
         if findings.accounts[list(_APART)].to_numpy().any():
             names = {"energy_j": "devices", **_APART}
@@ -157,7 +157,7 @@ def _spent(findings: Findings, legend: list[Entry]) -> Iterator[Section]:
                 [Cell(str(label)), *(Cell(number(name, row[name], largest[name]), key=row[name]) for name in names)]
                 for label, row in means.iterrows()
             ]
-            accounts = Table(
+            accounts = ReportTable(
                 caption="Energy of devices, network and server: none of the three contains another",
                 head=["configuration", *names.values()],
                 rows=rows,
@@ -178,7 +178,7 @@ def _spent(findings: Findings, legend: list[Entry]) -> Iterator[Section]:
         yield Section(name="cost", title="Cost and carbon", text=told, legend=legend, charts=charts)
     if findings.cost_items["cost"].any():
         words = f"cost ({findings.currency})"
-        chart, items = stacked_chart(findings.cost_items, "item", "cost", "cost-items", words, settings)
+        chart, items = stacked_chart(findings.cost_items, "item", "cost", "cost-items", words)
         yield Section(
             name="cost-by-item",
             title="What the money is for",
@@ -214,13 +214,13 @@ def _made(findings: Findings) -> Iterator[Section]:
             else:
                 cells.append(Cell(text(name, float(value))))
         rows.append(cells)
-    fleet = Table(
+    fleet = ReportTable(
         caption=f"Devices by kind, and what they did in {findings.made[0].run}",
         head=list(_FLEET.values()),
         rows=rows,
         numbers=len(_FLEET) - 1,
     )
-    scenario = Table(
+    scenario = ReportTable(
         caption="What all runs have in common" if len(findings.made) > 1 else "The scenario",
         head=["key", "value"],
         rows=[[Cell(key), Cell(value)] for key, value in findings.scenario],
@@ -234,7 +234,7 @@ def _made(findings: Findings) -> Iterator[Section]:
             parts=findings.parts,
         )
     versions = sorted({f"{name} {version}" for made in findings.made for name, version in made.versions.items()})
-    runs = Table(
+    runs = ReportTable(
         caption=f"{count(len(findings.made), 'run')}: the digest is that of the scenario",
         head=["run", "configuration", "seed", "status", "date", "digest"],
         rows=[

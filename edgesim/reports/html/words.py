@@ -81,7 +81,7 @@ def number(column: str, value: float | None, largest: float | None = None) -> st
     """
     if value is None or not math.isfinite(value):
         return "–"
-    unit = _unit(column, value if largest is None else largest)
+    unit = unit_of(column, value if largest is None else largest)
     return f"{_digits(column, value / unit.size)} {unit.symbol}".rstrip().replace(" ", "\u00a0")
 
 
@@ -89,7 +89,7 @@ def interval(column: str, low: float, high: float, largest: float | None = None)
     """Return an interval in words, its unit once: "56.4 to 75.9 s", or "" if neither end is known."""
     ends = [math.isfinite(each) for each in (low, high)]
     if all(ends):
-        unit = _unit(column, max(abs(low), abs(high)) if largest is None else largest)
+        unit = unit_of(column, max(abs(low), abs(high)) if largest is None else largest)
         said = [_digits(column, each / unit.size) for each in (low, high)]
         return f"{said[0]} to {said[1]}\u00a0{unit.symbol}".rstrip()
     if ends[0]:
@@ -97,7 +97,8 @@ def interval(column: str, low: float, high: float, largest: float | None = None)
     return f"at most {number(column, high, largest)}" if ends[1] else ""
 
 
-def _unit(column: str, value: float) -> DisplayUnit:
+def unit_of(column: str, value: float) -> DisplayUnit:
+    """Return the unit in which a value of a column is a short number, percent for accuracies."""
     if is_accuracy(column):
         return DisplayUnit("%", 0.01)
     quantity = column.partition("@")[0]

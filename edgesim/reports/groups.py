@@ -1,4 +1,4 @@
-"""Accuracy curves of several runs: groups of seeds of one setting, their labels, mean and range."""
+"""Groups of runs that differ in nothing but their seed, with their labels and accuracy curves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import pandas as pd
 
-from edgesim.core.metrics import ACCURACY
 from edgesim.records.run import RecordedRun
 from edgesim.reports.stats import curve
 
@@ -47,22 +45,6 @@ def groups(runs: Sequence[AnyRun]) -> dict[AnyRun, str]:
         for text, first in zip(differing, firsts, strict=True)
     ]
     return {run: label for label, group in zip(labels, members.values(), strict=True) for run in group}
-
-
-def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str, metric: str = ACCURACY) -> pd.DataFrame:
-    """Return the mean of a metric of several curves, and the lowest and highest, wherever one of them has a point.
-
-    Between its points a curve is a straight line. A run that has ended keeps its last value, as its model does, so the
-    mean covers the same runs everywhere. The result begins where all curves have begun and ends with the last run.
-    Columns: `quantity`, mean, low, high.
-    """
-    begin = max(each[quantity].iloc[0] for each in curves)
-    grid = np.unique(np.concatenate([each[quantity].to_numpy(dtype=float) for each in curves]))
-    grid = grid[grid >= begin]
-    values = np.array([np.interp(grid, each[quantity], each[metric]) for each in curves])
-    return pd.DataFrame(
-        {quantity: grid, "mean": values.mean(axis=0), "low": values.min(axis=0), "high": values.max(axis=0)}
-    )
 
 
 def mark(group: Sequence[RecordedRun]) -> str:
