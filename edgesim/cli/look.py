@@ -72,11 +72,11 @@ def opened(folder: Path) -> Run:
 def all_opened(paths: Sequence[Path]) -> list[Run]:
     """Return the runs that paths name, each session by itself, and report on stderr the runs that did not finish.
 
-    Raises as `find_runs`.
+    Raises as `Run.find`.
     """
-    from edgesim.reports.find import find_runs
+    from edgesim.reports.load import Run
 
-    return [_with_note(view) for run in find_runs(paths) for view in run.views]
+    return [_with_note(view) for run in Run.find(paths) for view in run.views]
 
 
 def _with_note(run: Run) -> Run:

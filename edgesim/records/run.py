@@ -1,7 +1,8 @@
-"""A run as its folder recorded it: its manifest, its tables and its weights. Nothing here needs torch."""
+"""A run as its folder recorded it: how run folders are found, and their manifest, tables and weights; no torch."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +18,10 @@ from edgesim.core.job import ONE_SESSION
 from edgesim.core.metrics import ACCURACY, Better
 from edgesim.files.reading import quoted, reading
 from edgesim.records.checked import check_devices, check_rounds, read_table
-from edgesim.records.manifest import files_of, read_file, read_manifest
+from edgesim.records.manifest import MANIFEST, RUNNING, files_of, lies, read_file, read_manifest
 from edgesim.records.schema import TABLES
+
+_LOOKS = 5  # attempts to read a running run, whose states last for seconds
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,57 @@ class RecordedRun:
 
     folder: Path
     chosen: str | None = None  # name of one session; None: all
+
+    @classmethod
+    def open(cls, path: str | Path, tables: Iterable[str] = TABLES) -> Self:
+        """Return the run in a folder. Raises ConfigError if it is not a run folder or a table is missing.
+
+        If the run is still running, these tables (default: all) are read at once, so that they are of one moment. Its
+        status is then "running".
+        """
+        folder = Path(path)
+        manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else {}
+        wanted = [MANIFEST, *(name for table in TABLES for name in files_of(table, manifest))]
+        missing = [name for name in wanted if not lies(folder, name)]
+        if missing:
+            raise ConfigError(f"{folder}: not a run folder: no {', '.join(missing)}")
+        for _ in range(_LOOKS):
+            run = cls(folder)
+            try:
+                if run.manifest.get("status") == RUNNING:
+                    run.read(tables)
+                break
+            except ConfigError:  # the next state may have replaced files in between
+                continue
+        return run
+
+    @classmethod
+    def find(cls, named: Iterable[Path]) -> list[Self]:
+        """Return the runs that some paths name, each once, in their order.
+
+        A path is a run folder, a folder that has run folders anywhere below it, or a pattern such as "runs/fedpmt-*".
+        Runs found in a folder are in the order of names, numbers by size. Hidden folders, which are not complete yet,
+        are left out. Raises ConfigError if a path names no run.
+        """
+        found: dict[Path, Self] = {}
+        for path in named:
+            is_pattern = not path.exists() and any(sign in str(path) for sign in "*?[")
+            tops = [path]
+            if is_pattern:
+                matches = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))), key=_by_number)
+                tops = [match for match in matches if not _has_hidden({*match.parts} - {*path.parts})]
+            folders = []
+            for top in tops:
+                below = sorted((file.parent for file in top.rglob(MANIFEST)), key=_by_number)
+                shown = [folder for folder in below if not _has_hidden(folder.relative_to(top).parts)]
+                folders += [top] if (top / MANIFEST).is_file() else shown
+            if not folders and is_pattern:
+                raise ConfigError(f"{path}: matches no run folder")
+            if not folders:
+                cls.open(path)  # raises with what is missing
+            for folder in folders:
+                found.setdefault(folder.resolve(), cls.open(folder))
+        return list(found.values())
 
     @property
     def name(self) -> str:
@@ -242,3 +296,13 @@ class RecordedRun:
     def _content(self, name: str) -> bytes:
         with reading(self.folder / name, "file", ConfigError):
             return read_file(self.folder, name, self.manifest["files"])
+
+
+def _has_hidden(parts: Iterable[str]) -> bool:
+    return any(part.startswith(".") for part in parts)
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Return a sort key that orders names by the numbers in them: seed=2 before seed=10."""
+    pieces = re.split(r"(\d+)", str(path))
+    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in pieces]

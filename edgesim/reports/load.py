@@ -1,4 +1,4 @@
-"""Opens a run folder, and answers common questions about its run. Nothing here needs torch."""
+"""A recorded run with its most common numbers and pictures. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
-from edgesim.records.manifest import MANIFEST, RUNNING, files_of, lies, read_manifest
 from edgesim.records.run import RecordedRun
 from edgesim.records.schema import TABLES
 
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from edgesim.reports.figures import Drawing
-
-_LOOKS = 5  # attempts to read a running run, whose states last for seconds
 
 
 class Run(RecordedRun):
@@ -103,23 +99,5 @@ class Run(RecordedRun):
 
 
 def open_run(path: str | Path, tables: Iterable[str] = TABLES) -> Run:
-    """Return the run in a folder. Raises ConfigError if it is not a run folder or a table is missing.
-
-    If the run is still running, these tables (default: all) are read at once, so that they are of one moment. Its
-    status is then "running".
-    """
-    folder = Path(path)
-    manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else {}
-    wanted = [MANIFEST, *(name for table in TABLES for name in files_of(table, manifest))]
-    missing = [name for name in wanted if not lies(folder, name)]
-    if missing:
-        raise ConfigError(f"{folder}: not a run folder: no {', '.join(missing)}")
-    for _ in range(_LOOKS):
-        run = Run(folder)
-        try:
-            if run.manifest.get("status") == RUNNING:
-                run.read(tables)
-            break
-        except ConfigError:  # the next state may have replaced files in between
-            continue
-    return run
+    """Return the run in a folder, as `RecordedRun.open`."""
+    return Run.open(path, tables)

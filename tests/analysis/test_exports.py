@@ -15,7 +15,6 @@ import pytest
 import edgesim
 from edgesim.records.schema import TABLES
 from edgesim.reports.export.exported import exported, points, settings
-from edgesim.reports.find import find_runs
 from edgesim.reports.load import Run
 from edgesim.reports.stats import curve, summary
 from tests.calling import TINY, Done, call
@@ -237,7 +236,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(here: Path, tmp_path: 
     for folder in ("a", "b"):
         words = ("--set", "backend=null", "--out", tmp_path / folder / "run", "--quiet")
         assert call("run", "base.toml", *words).code == 0
-    assert [each.name for each in exported(find_runs([tmp_path]))] == ["a/run", "b/run"]
+    assert [each.name for each in exported(Run.find([tmp_path]))] == ["a/run", "b/run"]
     call("export", tmp_path / "a", tmp_path / "b", "--to", "tensorboard", "--out", tmp_path / "logs")
     assert len(list((tmp_path / "logs").glob("*/run/events*"))) == 2
 
@@ -317,5 +316,5 @@ def test_conveniences_of_a_run_are_what_the_commands_print(here: Path) -> None:
     assert first is not None and first["round"] == 1 and for_good == first
     assert run.until(1.01) is None
     assert run.participation()["jobs"].sum() == len(run.jobs)
-    with pytest.raises(edgesim.reports.load.ConfigError, match="energy by colour: must be some of device, component"):
+    with pytest.raises(ConfigError, match="energy by colour: must be some of device, component"):
         run.energy_by("colour")

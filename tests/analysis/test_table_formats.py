@@ -13,7 +13,6 @@ import pytest
 
 from edgesim.cli.options import order
 from edgesim.core.errors import ConfigError
-from edgesim.reports.find import find_runs
 from edgesim.reports.load import Run
 from tests.calling import call
 
@@ -33,7 +32,7 @@ def test_csv_has_every_number_to_its_last_digit(three: Path) -> None:
     table = pd.read_csv(io.StringIO(out))
     assert (code, err) == (0, "")
     assert table["run"].tolist() == ["high", "low", "mid"]
-    for row, run in zip(table.to_dict("records"), find_runs([three]), strict=True):
+    for row, run in zip(table.to_dict("records"), Run.find([three]), strict=True):
         last = run.rounds.iloc[-1]
         assert (row["energy_j"], row["up_bytes"]) == (last["total_energy_j"], last["total_up_bytes"])
         assert row["accuracy"] == run.evals["accuracy"][run.evals["split"] == "test"].iloc[-1]
@@ -89,7 +88,7 @@ def test_folders_and_patterns_name_runs(fake_run: Make, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
 
     def names(*paths: str) -> list[str]:
-        return [str(run.folder) for run in find_runs([Path(path) for path in paths])]
+        return [str(run.folder) for run in Run.find([Path(path) for path in paths])]
 
     assert names("s") == ["s/seed=9", "s/seed=10"]
     assert names(".") == ["s/seed=9", "s/seed=10", "t/deep/a"]
@@ -110,7 +109,7 @@ def test_a_path_without_runs_is_refused(path: str, says: str, tmp_path: Path, mo
     (tmp_path / "empty" / "file").write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as stop:
-        find_runs([Path(path)])
+        Run.find([Path(path)])
     assert str(stop.value).startswith(says)
 
 
