@@ -20,10 +20,9 @@ from matplotlib.figure import Figure
 from edgesim.cli.look import opened
 from edgesim.cli.main import run_script
 from edgesim.config import device_profiles
-from edgesim.reports.cost import SCALINGS, RoundCost
 from edgesim.reports.figures import PALETTE, STYLE, save
 from edgesim.reports.load import Run
-from edgesim.studies.tradeoffs.theta import DeviceRates, at_thetas, counted, crossings
+from edgesim.studies.tradeoffs import SCALINGS, DeviceRates, RoundCost, at_thetas, counted, crossings
 
 TABLE_2 = Path(__file__).parents[1] / "docs" / "data" / "dadpfl_table_2.csv"
 DATASETS = {"CIFAR10": "C10", "CIFAR100": "C100"}

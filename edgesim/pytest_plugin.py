@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from edgesim.studies.check import Verdict
     from edgesim.studies.golden import Golden
-    from edgesim.studies.rerun import Verdict
 
 _TITLE = "edgesim: golden tables that were written"
 _PROPERTY = "edgesim_written"  # of a test, which travels with its report, also between processes
@@ -69,15 +69,15 @@ def edgesim_golden(pytestconfig: pytest.Config, record_property: Callable[[str, 
 
 
 def _verdict(config: pytest.Config, folder: str | Path, workers: int, tolerances: Mapping[str, Any]) -> Verdict:
-    from edgesim.studies import rerun
+    from edgesim.studies import check
     from edgesim.studies.golden import load_golden, read_numbers
 
     golden = load_golden(config.rootpath / folder)
-    [golden] = rerun.tolerant([golden], _parsed(golden, tolerances))
+    [golden] = check.tolerant([golden], _parsed(golden, tolerances))
     if config.getoption("--edgesim-update"):
-        return rerun.update(rerun.rerun([golden], workers)[0])
+        return check.update(check.rerun([golden], workers)[0])
     stored = read_numbers(golden)
-    return rerun.verdict_on(rerun.rerun([golden], workers)[0], stored)
+    return check.verdict_on(check.rerun([golden], workers)[0], stored)
 
 
 def _parsed(golden: Golden, tolerances: Mapping[str, Any]) -> dict[str, Any]:

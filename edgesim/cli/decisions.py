@@ -109,8 +109,8 @@ def front(
     column: Columns = None,
 ) -> None:
     """Print the Pareto front of configurations in two or three columns, and its knee."""
-    from edgesim.studies.tradeoffs.cheapest import typical
-    from edgesim.studies.tradeoffs.pareto import front as front_of
+    from edgesim.studies.tradeoffs import front as front_of
+    from edgesim.studies.tradeoffs import typical
     from edgesim.studies.values import axes_of, summarised, values_of
 
     form = style.name
@@ -134,8 +134,8 @@ def cheapest(
     confidence: Annotated[float, typer.Option(help="Confidence that the share is reached.")] = 0.95,
 ) -> None:
     """Print the configurations that reach a target in time with the requested confidence, the cheapest first."""
-    from edgesim.studies.tradeoffs.cheapest import cheapest as cheapest_of
-    from edgesim.studies.tradeoffs.cheapest import names_of, runs_needed
+    from edgesim.studies.tradeoffs import cheapest as cheapest_of
+    from edgesim.studies.tradeoffs import names_of, runs_needed
     from edgesim.studies.values import axes_of, values_of
 
     form = style.name
@@ -165,9 +165,7 @@ def theta(
     """Print the cost (1 - theta) x seconds + theta x joules by theta, and the cheapest configuration in each range."""
     import pandas as pd
 
-    from edgesim.reports.cost import RoundCost
-    from edgesim.studies.tradeoffs.cheapest import names_of, typical
-    from edgesim.studies.tradeoffs.theta import THETAS, at_thetas, cheapest_over_theta
+    from edgesim.studies.tradeoffs import THETAS, RoundCost, at_thetas, cheapest_over_theta, names_of, typical
     from edgesim.studies.values import axes_of, summarised, values_of
 
     form = style.name
@@ -196,7 +194,7 @@ def sensitivity(
 ) -> None:
     """Print the effect of each axis on a column: differences from a base, the largest swing first."""
     from edgesim.studies.study import read_labels
-    from edgesim.studies.tradeoffs.sensitivity import of_cut, tornado
+    from edgesim.studies.tradeoffs import of_cut, tornado
     from edgesim.studies.values import values_of
 
     form = style.name
@@ -226,7 +224,7 @@ def break_even(
 ) -> None:
     """Print the price, or the value of an axis, at which two configurations cost the same."""
     from edgesim.studies.study import read_labels
-    from edgesim.studies.tradeoffs.break_even import over_axis, over_price
+    from edgesim.studies.tradeoffs import over_axis, over_price
     from edgesim.studies.values import values_of
 
     if (per is None) == (over is None):
@@ -303,8 +301,7 @@ def report(
 ) -> None:
     """Write one HTML file about a study or runs: the answer in words, charts, tables, commands to reproduce."""
     from edgesim.reports.html.page import write_report
-    from edgesim.studies.report import findings_of
-    from edgesim.studies.settings import study_of
+    from edgesim.studies.report import findings_of, study_of
     from edgesim.studies.study import read_labels
 
     check_file(out)

@@ -46,7 +46,7 @@ def plot(
     """Plot runs: by default accuracy against time, energy and rounds, with mean and range over seeds."""
     from edgesim.reports.figures import COLUMNS_IN, parse_width
     from edgesim.reports.pictures import AXES, plot_runs
-    from edgesim.studies.settings import study_of
+    from edgesim.studies.report import study_of
 
     width_in, found = parse_width(width), all_opened(runs)
     if kind in {ACCURACY, *(name for run in found for name in run.better)}:
@@ -122,7 +122,7 @@ class Wanted:
     @property
     def labels(self) -> dict[Run, str]:
         """Setting of each run."""
-        from edgesim.studies.settings import label_of
+        from edgesim.studies.report import label_of
 
         return {run: label_of(self.study, cell) for cell, run in self.runs}
 
@@ -183,14 +183,13 @@ def _energy(wanted: Wanted) -> Any:
 
 
 def _cost(wanted: Wanted) -> Any:
-    from edgesim.reports.cost import currency_of
     from edgesim.reports.figure_numbers import cost_by_item
     from edgesim.reports.pictures import stacked
 
     spent = cost_by_item(wanted.labels)
     if spent.empty:
         raise ConfigError(f"{wanted.study.name}: has no prices")
-    return stacked(spent, "item", "cost", f"cost ({currency_of(wanted.runs[0][1])})", wanted.width_in)
+    return stacked(spent, "item", "cost", f"cost ({wanted.runs[0][1].currency})", wanted.width_in)
 
 
 def _heat(wanted: Wanted) -> Any:
@@ -250,7 +249,7 @@ KINDS: Mapping[str, Callable[[Wanted], Any]] = {
 
 def _statistics(wanted: Wanted, columns: Sequence[str]) -> tuple[Any, Any]:
     """Return the values of columns, and their statistics over seeds, both with the setting."""
-    from edgesim.studies.settings import with_middle, with_setting
+    from edgesim.studies.report import with_middle, with_setting
     from edgesim.studies.values import summarised, values_of
 
     values = values_of(wanted.study, wanted.runs, columns)

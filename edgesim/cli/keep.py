@@ -20,9 +20,9 @@ from edgesim.core.errors import ConfigError, EdgesimError
 from edgesim.reports.format import divergence, text
 
 if TYPE_CHECKING:
-    from edgesim.reports.export.exported import Exported
+    from edgesim.reports.export import Exported
+    from edgesim.studies.check import Outcome, Verdict
     from edgesim.studies.golden import Golden
-    from edgesim.studies.rerun import Outcome, Verdict
 
 _HOME = Path("golden")  # folder of golden tables in the current folder
 _MOST_COLUMNS = 12  # differing columns that are printed
@@ -81,9 +81,9 @@ def check(
     # The files are written in every case, even on broken input, but not after an interruption. A golden that is broken,
     # or whose runs fail, does not stop the others: its error is raised after them. Invalid options are refused before
     # anything runs.
+    from edgesim.studies.check import tolerant
+    from edgesim.studies.check import update as rewritten
     from edgesim.studies.golden import FILE, load_golden
-    from edgesim.studies.rerun import tolerant
-    from edgesim.studies.rerun import update as rewritten
 
     files.check()
     verdicts: list[Verdict] = []
@@ -137,7 +137,7 @@ def _each(call: Callable[[_T], _R], given: Iterable[_T], broken: list[EdgesimErr
 
 
 def _rerun(goldens: Sequence[Golden], workers: int) -> list[Outcome]:
-    from edgesim.studies.rerun import rerun
+    from edgesim.studies.check import rerun
 
     try:
         return rerun(goldens, workers, print_note)
@@ -147,17 +147,17 @@ def _rerun(goldens: Sequence[Golden], workers: int) -> list[Outcome]:
 
 
 def _compared(goldens: Sequence[Golden], given: Path | None, workers: int, broken: list[EdgesimError]) -> list[Verdict]:
-    from edgesim.studies import rerun
+    from edgesim.studies import check
     from edgesim.studies.golden import read_numbers
 
     stored = _each(lambda golden: (golden, read_numbers(golden)), goldens, broken)
     if given and stored:
-        outcomes = [rerun.given(stored[0][0], given)]
+        outcomes = [check.given(stored[0][0], given)]
         print_note(f"compared with {given}; nothing was run again")
     else:
         outcomes = _rerun([golden for golden, _ in stored], workers)
     pairs = [(outcome, numbers) for outcome, (_, numbers) in zip(outcomes, stored, strict=True)]
-    return _each(lambda pair: rerun.verdict_on(*pair), pairs, broken)
+    return _each(lambda pair: check.verdict_on(*pair), pairs, broken)
 
 
 def _report(verdict: Verdict) -> None:
@@ -227,8 +227,7 @@ def export(
     place: StudyFolder,
 ) -> None:
     """Export runs to TensorBoard or MLflow, with simulated time as step, or to table files."""
-    from edgesim.reports.export.mlflow import is_address, write_mlflow
-    from edgesim.reports.export.tensorboard import write_tensorboard
+    from edgesim.reports.export import is_address, write_mlflow, write_tensorboard
 
     if is_address(out) and to != ExportTo.MLFLOW:
         raise ConfigError(f"--out: {out!r} is an address, {to} is written to a folder")
@@ -247,7 +246,7 @@ def export(
 
 def _exported(paths: Sequence[Path], place: StudyFolder) -> tuple[list[Exported], str]:
     """Return the runs of paths, and the name of an experiment with them."""
-    from edgesim.reports.export.exported import Exported, exported
+    from edgesim.reports.export import Exported, exported
 
     studies = [path for path in paths if path.suffix == ".toml" and path.is_file()]
     if not studies:
@@ -264,7 +263,7 @@ def _exported(paths: Sequence[Path], place: StudyFolder) -> tuple[list[Exported]
 def _write_tables(runs: Sequence[Exported], out: Path, form: str) -> list[Path]:
     import pandas as pd
 
-    from edgesim.reports.export.tables import write_tables
+    from edgesim.reports.export import write_tables
 
     about = flat([each.run for each in runs])
     about["run"] = [each.name for each in runs]

@@ -216,10 +216,10 @@ def cost(
     import pandas as pd
 
     from edgesim.records.schema import COSTS
-    from edgesim.reports.cost import cost_by, currency_of
+    from edgesim.reports.cost import cost_by
 
     run = shown.open()
-    sums, currency = cost_by(run, by), currency_of(run)
+    sums, currency = cost_by(run, by), run.currency
     totals = {name: float(sums[name].sum()) for name in COSTS}
     if as_json:
         print_json({"status": run.status, "currency": currency or None, **totals, "by": records(sums)})
@@ -250,10 +250,9 @@ def devices(
     as_json: AsJson = False,
 ) -> None:
     """Print participation by device kind: jobs, late jobs, mean times, bytes and joules."""
-    from edgesim.reports.participation import participation
 
     run = shown.open()
-    found = participation(run, each)
+    found = run.participation(each)
     if as_json:
         print_json({"status": run.status, "rounds": len(run.rounds), "devices" if each else "kinds": records(found)})
         return

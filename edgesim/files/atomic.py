@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from edgesim.core.errors import ConfigError
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
@@ -22,6 +24,16 @@ def whole_file(path: Path) -> Iterator[Path]:
         growing.replace(path)
     finally:
         growing.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as a whole, and its folder if need be. Raises ConfigError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as growing:
+            growing.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def growing_file(path: Path) -> Path:

@@ -163,6 +163,11 @@ class RecordedRun:
         return bool(self.manifest["scenario"].get("prices"))
 
     @cached_property
+    def currency(self) -> str:
+        """Return the currency of the run's prices; "" if it has no prices in money."""
+        return str(self.manifest.get("currency") or "")
+
+    @cached_property
     def charged_as(self) -> str | None:
         """Return in words the model whose seconds, bytes and joules are charged; None: the trained model itself."""
         return self.manifest.get("charged_as")
@@ -277,8 +282,8 @@ class RecordedRun:
             self._read[table] = frame
         return self._read[table]
 
-    def read(self, tables: Iterable[str]) -> None:
-        """Read tables now. Raises the errors of `table`."""
+    def read(self, tables: Iterable[str] = TABLES) -> None:
+        """Read tables now, by default all. Raises the errors of `table`."""
         for table in tables:
             self.table(table)
 

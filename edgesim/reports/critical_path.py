@@ -13,7 +13,7 @@ import pandas as pd
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, ON_TIME_S
 from edgesim.records.run import RecordedRun
-from edgesim.reports.format import text
+from edgesim.reports.format import count, text
 from edgesim.reports.participation import KINDS_OF_END, by_kind
 
 NOBODY = -1  # device of a round in which no device was at work
@@ -228,7 +228,7 @@ def explain(run: RecordedRun, number: int) -> str:
         ends = ", ".join(f"{row[name]} {what}" for name, what in KINDS_OF_END.items() if row[name])
         times = ", ".join(f"{what} {text('_s', row[f'mean_{name}'])}" for name, what in list(_SPLIT.items())[:3])
         means = f"; mean {times}" if row["ok_jobs"] else ""
-        lines.append(f"{row['kind']}: {_count(row['jobs'], 'job')} ({ends}){means}.")
+        lines.append(f"{row['kind']}: {count(row['jobs'], 'job')} ({ends}){means}.")
     return "\n".join(lines)
 
 
@@ -282,7 +282,7 @@ def _ending(told: _Told) -> str:
         ]
         more = [f"{len(late) - len(lacking)} more"] if len(late) > len(lacking) else []
         line = (
-            f"The deadline of {text('_s', told.merge['deadline_s'])} ended it, with {_count(len(late), 'job')} late: "
+            f"The deadline of {text('_s', told.merge['deadline_s'])} ended it, with {count(len(late), 'job')} late: "
             f"{'; '.join([*lacking, *more])}."
         )
         if len(late) > 1:
@@ -353,10 +353,6 @@ def _split(link: Mapping[Any, Any]) -> str:
 def _reached(job: Mapping[Any, Any]) -> str:
     column = next((column for column in _DOING if job[column] > 0), "down_s")
     return f"{text('_s', job[column])} of {_DOING[column]}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _begin(sentence: str) -> str:

@@ -7,6 +7,7 @@ matplotlib, `edgesim.reports.html.charts` with plotly.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,9 @@ import numpy as np
 import pandas as pd
 from scipy.integrate import trapezoid
 
-from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
 from edgesim.records.run import RecordedRun
-from edgesim.records.schema import COSTS
 from edgesim.reports.cost import cost_by
 from edgesim.reports.critical_path import critical_jobs, late_jobs, phase_intervals_s, round_row, rounds_of
 from edgesim.reports.energy import energy_by, split_energy
@@ -70,8 +69,13 @@ def cost_points(settings: Mapping[AnyRun, str]) -> pd.DataFrame:
 
     The totals are total_cost and total_co2e_g with low and high, as in the table rounds. No row without priced runs.
     """
-    names = ["now_s", *(f"total_{name}" for name in COSTS)]
-    return _together(_priced(settings), lambda run: run.rounds[names].rename(columns={"now_s": "sim_time_s"}))
+    names = re.compile("now_s|total_cost.*|total_co2e.*")
+
+    def totals(run: RecordedRun) -> pd.DataFrame:
+        found = run.rounds[[name for name in map(str, run.rounds) if names.fullmatch(name)]]
+        return found.rename(columns={"now_s": "sim_time_s"})
+
+    return _together(_priced(settings), totals)
 
 
 def cost_by_item(settings: Mapping[AnyRun, str]) -> pd.DataFrame:
@@ -112,9 +116,9 @@ class Line:
     """A line of a figure: its points, with x in the unit of the axis, and the lower and upper end of a band, if any."""
 
     label: str
-    x: Arr
-    y: Arr
-    band: tuple[Arr, Arr] | None = None
+    x: np.ndarray
+    y: np.ndarray
+    band: tuple[np.ndarray, np.ndarray] | None = None
     gini: float = math.nan  # mean Gini coefficient of a Lorenz curve
 
 
@@ -163,7 +167,7 @@ def length_lines(rounds: pd.DataFrame) -> tuple[DisplayUnit, list[Line]]:
     return unit, lines
 
 
-def lorenz_curve(amounts: Arr) -> tuple[Arr, Arr]:
+def lorenz_curve(amounts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the share of devices, the thriftiest first, and their share of all amounts.
 
     Both are of shape (devices + 1,) and run from 0 to 1. If all amounts are 0, they count as equal.
@@ -174,7 +178,7 @@ def lorenz_curve(amounts: Arr) -> tuple[Arr, Arr]:
     return devices, np.concatenate([[0.0], np.cumsum(ascending)]) / total if total > 0 else devices
 
 
-def gini(amounts: Arr) -> float:
+def gini(amounts: np.ndarray) -> float:
     """Return the Gini coefficient: twice the area between the Lorenz curve and the diagonal, from 0 to below 1."""
     return float(1.0 - 2.0 * trapezoid(*lorenz_curve(amounts)[::-1]))
 
@@ -206,8 +210,8 @@ class Bars:
 
     unit: DisplayUnit
     means: pd.DataFrame
-    low: Arr | None = None
-    high: Arr | None = None
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
 
 
 def stacked_bars(spent: pd.DataFrame, part: str, value: str) -> Bars:

@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from edgesim.core.metrics import ACCURACY
 from edgesim.files.reading import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from edgesim.records.run import RecordedRun
 
 
 class DisplayUnit(NamedTuple):
@@ -98,6 +95,11 @@ def plain(value: float, digits: int) -> str:
     return f"{float(short):.0f}" if "e+" in short and abs(value) < 1e15 else short
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 run", "3 runs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def divergence(found: Mapping[str, Any]) -> str:
     """Return the entry of a manifest about a run that diverged in words. Rounds count from 1."""
     left_out = f"{found['left_out']} of {found['of']} updates were not finite and left out"
@@ -107,31 +109,6 @@ def divergence(found: Mapping[str, Any]) -> str:
 
 
 Rows = Sequence[Sequence[str]]
-
-
-def facts_of(run: RecordedRun) -> list[tuple[str, str]]:
-    """Return the results and the cost of a run as pairs of words. Its targets come last."""
-    from edgesim.reports.stats import summary
-
-    found = summary(run)
-    facts = [("method", run.method), ("status", found["status"]), ("rounds", str(found["rounds"]))]
-    if found["accuracy"] is not None:
-        facts.append(("test accuracy", f"{found['accuracy']:.4f}, at best {found['best_accuracy']:.4f}"))
-    for metric in run.better:
-        if found.get(f"best_{metric}") is not None and metric != ACCURACY:
-            facts.append((f"test {metric}", f"{found[metric]:.4g}, at best {found[f'best_{metric}']:.4g}"))
-    facts.append(("simulated time", text("sim_time_s", found["sim_time_s"])))
-    facts.append(("energy", f"{text('energy_j', found['energy_j'])}, {text('active_j', found['active_j'])} above idle"))
-    facts.append(("up, down", f"{text('up_bytes', found['up_bytes'])}, {text('down_bytes', found['down_bytes'])}"))
-    if found["diverged"]:
-        facts.append(("training", divergence(found["diverged"])))
-    for target, spent in found["targets"].items():
-        took = "not reached"
-        if spent is not None:
-            costs = (text(name, spent[name]) for name in ("sim_time_s", "energy_j"))
-            took = f"{', '.join(costs)}, {spent['round']} rounds"
-        facts.append((f"accuracy {target}" if ":" not in target else target.replace(":", " "), took))
-    return facts
 
 
 def html_table(title: str, headings: Sequence[str], rows: Rows, note: str = "") -> str:

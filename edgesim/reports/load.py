@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from edgesim.core.metrics import ACCURACY
 from edgesim.records.run import RecordedRun
-from edgesim.records.schema import TABLES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -88,16 +86,40 @@ class Run(RecordedRun):
         return draw_runs([self], against, title=title)
 
     def __rich__(self) -> Table:
-        from edgesim.reports.format import facts_of, rich_table
+        from edgesim.reports.format import rich_table
 
-        return rich_table(self.name, [], facts_of(self))
+        return rich_table(self.name, [], self._facts())
 
     def _repr_html_(self) -> str:
-        from edgesim.reports.format import facts_of, html_table
+        from edgesim.reports.format import html_table
 
-        return html_table(self.name, [], facts_of(self))
+        return html_table(self.name, [], self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Return the results and the cost of a run as pairs of words. Its targets come last."""
+        from edgesim.reports.format import divergence, text
+
+        found = self.summary()
+        facts = [("method", self.method), ("status", found["status"]), ("rounds", str(found["rounds"]))]
+        if found["accuracy"] is not None:
+            facts.append(("test accuracy", f"{found['accuracy']:.4f}, at best {found['best_accuracy']:.4f}"))
+        for metric in self.better:
+            if found.get(f"best_{metric}") is not None and metric != ACCURACY:
+                facts.append((f"test {metric}", f"{found[metric]:.4g}, at best {found[f'best_{metric}']:.4g}"))
+        facts.append(("simulated time", text("sim_time_s", found["sim_time_s"])))
+        facts.append(
+            ("energy", f"{text('energy_j', found['energy_j'])}, {text('active_j', found['active_j'])} above idle")
+        )
+        facts.append(("up, down", f"{text('up_bytes', found['up_bytes'])}, {text('down_bytes', found['down_bytes'])}"))
+        if found["diverged"]:
+            facts.append(("training", divergence(found["diverged"])))
+        for target, spent in found["targets"].items():
+            took = "not reached"
+            if spent is not None:
+                costs = (text(name, spent[name]) for name in ("sim_time_s", "energy_j"))
+                took = f"{', '.join(costs)}, {spent['round']} rounds"
+            facts.append((f"accuracy {target}" if ":" not in target else target.replace(":", " "), took))
+        return facts
 
 
-def open_run(path: str | Path, tables: Iterable[str] = TABLES) -> Run:
-    """Return the run in a folder, as `RecordedRun.open`."""
-    return Run.open(path, tables)
+open_run = Run.open

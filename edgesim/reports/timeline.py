@@ -16,7 +16,7 @@ import pandas as pd
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
-from edgesim.files.atomic import whole_file
+from edgesim.files.atomic import write_text
 from edgesim.records.run import RecordedRun
 from edgesim.records.schema import SERVER_ROW
 from edgesim.reports.critical_path import ROUNDING_S, phase_intervals_s, round_row, rounds_of
@@ -63,13 +63,7 @@ def write_trace(run: RecordedRun, out: Path, rounds: tuple[int, int] | None = No
     """
     lines = ",\n".join(json.dumps(event, allow_nan=False) for event in trace_events(run, rounds, devices))
     about = json.dumps({"run": run.name, "method": run.method, "seed": run.seed})
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        text = f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": [\n{lines}\n]}}\n'
-        with whole_file(out) as growing:
-            growing.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written: {error}") from error
+    write_text(out, f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": [\n{lines}\n]}}\n')
     return out
 
 

@@ -18,7 +18,6 @@ from rich.text import Text
 from edgesim.files.reading import visible
 from edgesim.reports.format import divergence, text
 from edgesim.reports.load import Run
-from edgesim.reports.stats import curve
 
 _LINES = 10  # approximate number of lines in a log without a terminal
 
@@ -230,7 +229,7 @@ def glance_of(run: Run) -> Glance:
         last = run.rounds.iloc[-1]
         done = {"round": len(run.rounds), "now_s": float(last["now_s"])}
         done |= {name: float(last[f"total_{name}"]) for name in ("energy_j", "active_j")}
-    accuracies = [float(accuracy) for accuracy in curve(run)["accuracy"]]
+    accuracies = [float(accuracy) for accuracy in run.accuracy_curve()["accuracy"]]
     fleet = run.manifest.get("now") or {}
     name, method, status = map(visible, (run.name, run.method, run.status))  # rich lets control codes pass
     return Glance(name, method, status, limits, done, fleet, accuracies, run.manifest["host_s"])

@@ -12,9 +12,8 @@ from xml.etree import ElementTree
 from edgesim.core.errors import EdgesimError
 from edgesim.files.reading import one_line
 from edgesim.records.manifest import plain_json
-from edgesim.studies.check import Checked, Difference, FirstJob
+from edgesim.studies.check import Checked, Difference, FirstJob, Verdict
 from edgesim.studies.golden import as_text
-from edgesim.studies.rerun import Verdict
 
 SCHEMA = 1  # version of the JSON object
 _NAMED = 3  # columns in a one-line message
@@ -53,7 +52,7 @@ def change_of(difference: Difference) -> str:
 
 def message_on(verdict: Verdict, cell: str) -> str:
     """Return one line with the scenario, differing columns and first differing job of a cell; "" if nothing differs."""
-    checked = verdict.checked.of(cell) if verdict.checked else Checked([], [])
+    checked = _checked(verdict, cell)
     if checked.agrees:
         return ""
     scenario = os.path.normpath(verdict.outcome.golden.base)
@@ -61,6 +60,10 @@ def message_on(verdict: Verdict, cell: str) -> str:
     if len(checked.columns) > _NAMED:
         parts.append(f"{len(checked.columns) - _NAMED} more columns differ")
     return f"scenario {scenario}, cell {cell}: {'; '.join([*parts, _on_jobs(verdict, checked)])}"
+
+
+def _checked(verdict: Verdict, cell: str) -> Checked:
+    return verdict.checked.of(cell) if verdict.checked else Checked([], [])
 
 
 def _on_jobs(verdict: Verdict, checked: Checked) -> str:
@@ -87,10 +90,16 @@ def junit(verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> st
         outcome, name = verdict.outcome, str(verdict.outcome.golden.folder)
         cases = []
         for cell in [each.name for each in outcome.golden.cells]:
+            message, said = message_on(verdict, cell), None
             if cell in outcome.faults:
-                cases.append(_case(name, cell, 0.0, ("error", f"cell {cell}: {outcome.faults[cell]}", "")))
-            elif cell in outcome.found.cells:
-                cases.append(_case(name, cell, outcome.host_s[cell], _said(verdict, cell)))
+                said = "error", f"cell {cell}: {outcome.faults[cell]}", ""
+            elif message and verdict.written:
+                said = "system-out", "", f"written anew: {message}"
+            elif message:
+                lines = [in_words(difference) for _, difference in _checked(verdict, cell).columns]
+                said = "failure", message, "\n".join([message, "", *lines]).rstrip()
+            if cell in outcome.faults or cell in outcome.found.cells:
+                cases.append(_case(name, cell, outcome.host_s.get(cell, 0.0), said))
         suites.append(_counted(name, cases))
     if broken is not None:
         suites.append(
@@ -103,17 +112,6 @@ def junit(verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> st
     root.set("time", f"{sum(float(suite.get('time', '0')) for suite in suites):.3f}")
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _said(verdict: Verdict, cell: str) -> tuple[str, str, str] | None:
-    message = message_on(verdict, cell)
-    if not message:
-        return None
-    if verdict.written:
-        return "system-out", "", f"written anew: {message}"
-    checked = verdict.checked.of(cell) if verdict.checked else Checked([], [])
-    lines = "\n".join(in_words(difference) for _, difference in checked.columns)
-    return "failure", message, f"{message}\n\n{lines}".rstrip()
 
 
 def _case(suite: str, cell: str, host_s: float, said: tuple[str, str, str] | None = None) -> ElementTree.Element:
@@ -152,7 +150,7 @@ def as_json(verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> 
         for cell in [each.name for each in golden.cells]:
             if cell not in outcome.faults and cell not in outcome.found.cells:
                 continue
-            checked = verdict.checked.of(cell) if verdict.checked else Checked([], [])
+            checked = _checked(verdict, cell)
             first = checked.jobs[0] if checked.jobs else None
             first_job = first and {
                 "stored": first.stored,

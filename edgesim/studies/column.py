@@ -175,8 +175,14 @@ class Column:
             if personal.empty:
                 return None
             return float(personal.max() if self.quantity == "best_personal_accuracy" else personal.iloc[-1])
+        if self.quantity == "busiest_round_in_bytes":
+            closed = run.jobs[run.jobs["round"].isin(run.rounds["round"])]
+            received = closed.groupby(["round", "device"])["down_bytes"].sum()
+            return float(received.groupby("round").max().sum() / max(1, len(run.rounds)))
         if self.quantity in _BUSIEST:
-            return _busiest(run, self.quantity)
+            ways = {"busiest_in_bytes": ["down_bytes"], "busiest_out_bytes": ["up_bytes"]}
+            of_devices = run.devices[run.devices["device"] >= 0]
+            return float(of_devices[ways.get(self.quantity, ["down_bytes", "up_bytes"])].sum(axis=1).max())
         spent = _spent(run, self)
         if spent is None:
             return None
@@ -263,13 +269,3 @@ def _spent(run: Run, column: Column) -> dict[str, Any] | None:
         "energy_total_j": found["energy_j"] + found["energy_network_j"] + found["energy_server_j"],
         "mean_forward_macs": run.manifest.get("forward_macs"),  # missing in runs of older versions
     }
-
-
-def _busiest(run: Run, quantity: str) -> float:
-    if quantity == "busiest_round_in_bytes":
-        closed = run.jobs[run.jobs["round"].isin(run.rounds["round"])]
-        received = closed.groupby(["round", "device"])["down_bytes"].sum()
-        return float(received.groupby("round").max().sum() / max(1, len(run.rounds)))
-    directions = {"busiest_in_bytes": ["down_bytes"], "busiest_out_bytes": ["up_bytes"]}
-    of_devices = run.devices[run.devices["device"] >= 0]
-    return float(of_devices[directions.get(quantity, ["down_bytes", "up_bytes"])].sum(axis=1).max())

@@ -17,7 +17,7 @@ from pydantic import Field, PlainValidator, Strict
 from edgesim.config.load import load_scenario, scenario_file
 from edgesim.config.units import refusal
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.files.atomic import whole_file
+from edgesim.files.atomic import write_text
 from edgesim.files.reading import csv_records, csv_rows, quoted
 from edgesim.records.schema import INT, REAL, TABLES, TEXT
 from edgesim.reports.compare import Tolerance, parse_tolerance
@@ -68,11 +68,7 @@ def write_numbers(golden: Golden, numbers: GoldenNumbers) -> None:
         JOBS: _csv(golden, JOB, ((cell, job) for cell, jobs in numbers.jobs.items() for job in jobs)),
     }
     for name, text in texts.items():
-        try:
-            with whole_file(golden.folder / name) as growing:
-                growing.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{golden.folder / name}: cannot be written: {error.strerror}") from error
+        write_text(golden.folder / name, text)
 
 
 def as_text(value: Any) -> str:

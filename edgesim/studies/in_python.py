@@ -87,8 +87,7 @@ class StudyInPython:
         `if __name__ == "__main__":`. `on_cell`: called with each cell and its run when it ends. `fresh`: run all cells
         again and replace existing runs. Raises ConfigError, and EdgesimError if cells cannot be run or have failed.
         """
-        from edgesim.studies.missing import run_missing
-        from edgesim.studies.plan import outlook
+        from edgesim.studies.plan import outlook, run_missing
 
         folder = self._folder(size)
         planned = self._planned(size, only, folder)
@@ -97,7 +96,7 @@ class StudyInPython:
             run = folder.opened(step.ended) if on_cell and step.ended and not step.elsewhere else None
             if on_cell and step.ended and run is not None:
                 on_cell(step.ended.cell, run)
-        return StudyResult(self._with_trials(folder), planned, folder)
+        return StudyResult(with_trials(self.study, folder.path), planned, folder)
 
     def optimise(
         self,
@@ -119,12 +118,12 @@ class StudyInPython:
             if on_trial and isinstance(each, Trial):
                 on_trial(each)
         planned = self._planned(size, (), folder)
-        return StudyResult(self._with_trials(folder), planned, folder, search.best)
+        return StudyResult(with_trials(self.study, folder.path), planned, folder, search.best)
 
     def open(self, size: str | None = None, only: Sequence[str] = ()) -> StudyResult:
         """Return the cells that have runs. Raises ConfigError if there are none."""
         folder = self._folder(size)
-        result = StudyResult(self._with_trials(folder), self._planned(size, only, folder), folder)
+        result = StudyResult(with_trials(self.study, folder.path), self._planned(size, only, folder), folder)
         if not result.runs:
             raise ConfigError(f"{folder.path}: no cell has been run")
         return result
@@ -140,9 +139,6 @@ class StudyInPython:
         if name not in self._folders:
             self._folders[name] = _Folder(self._folder_of(name))
         return self._folders[name]
-
-    def _with_trials(self, folder: _Folder) -> Study:
-        return with_trials(self.study, folder.path)
 
     def _planned(self, size: str | None, only: Sequence[str], folder: _Folder) -> list[Planned]:
         return plan(self.study, self._file, self._size(size), only, folder.path)
@@ -179,7 +175,13 @@ class StudyResult:
             for (cell, _), (_, part) in zip(self._cells, by_run, strict=True)
         ]
         found = pd.DataFrame(wide, columns=[*self.study.axes, *self.study.columns])
-        return found.assign(**{axis: _typed(found[axis]) for axis in self.study.axes})
+        for axis in self.study.axes if len(found) else ():
+            as_numbers = pd.to_numeric(found[axis], errors="coerce")
+            if found[axis].isin(["true", "false"]).all():
+                found[axis] = found[axis] == "true"
+            elif as_numbers.notna().all():
+                found[axis] = as_numbers
+        return found
 
     def values(self) -> pd.DataFrame:
         """Return a row for each run and column, including censored values: see `values_of`."""
@@ -278,14 +280,6 @@ def make_study(
         table["search"] = dict(search)
     made, owner = study_of(table, Path.cwd()), f"{name} (Python)"
     return StudyInPython(made, Path.cwd() / "study.toml", lambda size: given, lambda folder: owner)
-
-
-def _typed(labels: pd.Series) -> pd.Series:
-    """Return the labels of an axis as numbers or bools if all of them are, else as texts."""
-    if len(labels) and labels.isin(["true", "false"]).all():
-        return labels == "true"
-    as_numbers = pd.to_numeric(labels, errors="coerce")
-    return as_numbers if len(labels) and as_numbers.notna().all() else labels
 
 
 def _texts(overrides: Overrides) -> list[str]:

@@ -20,10 +20,8 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
 from edgesim.core.rng import Key, Purpose
 from edgesim.reports.load import Run, open_run
-from edgesim.reports.stats import curve, last_and_best, summary
 from edgesim.studies.column import Column, parse_column
-from edgesim.studies.missing import run_missing
-from edgesim.studies.plan import outlook
+from edgesim.studies.plan import outlook, run_missing
 from edgesim.studies.runs import Planned, Step, claim, owner_of, plan
 from edgesim.studies.study import MILESTONES, TRIAL, Dimension, Study, read_trials, write_trials
 
@@ -151,7 +149,7 @@ class Optimisation:
         runs = [open_run(each.folder).views[0] for each in cells]
         missed = 0.0  # largest gap in accuracy to a milestone at which a run ended
         for each, run in zip(cells, runs, strict=True):
-            ends_s = summary(run)["sim_time_s"]
+            ends_s = run.summary()["sim_time_s"]
             milestones = [(one["sim_time"], one["accuracy"]) for one in each.scenario["stop"]["milestones"]]
             short = [accuracy - _best_by(run, time_s) for time_s, accuracy in milestones if time_s <= ends_s]
             missed = max([missed, *short])
@@ -203,28 +201,22 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
 
 def _gap(column: Column, runs: Sequence[Run]) -> float:
     """Return the mean gap of runs to a target, in accuracy or as a share of another target; 1 without a target."""
-    if column.target is None:
+    target, gaps = column.target, []
+    if target is None:
         return _WHOLE_GAP
-    if column.metric != ACCURACY:
-        gaps = [_share_short(column, run) for run in runs]
-    else:
-        gaps = [max(0.0, column.target - _best_by(run, math.inf)) for run in runs]
+    for run in runs:
+        if column.metric == ACCURACY:
+            gaps.append(max(0.0, target - _best_by(run, math.inf)))
+            continue
+        points, better = run.accuracy_curve(), run.better.get(column.metric)
+        best = math.nan if better is None else float(points[column.metric].agg("max" if better == "higher" else "min"))
+        share = max(0.0, target - best if better == "higher" else best - target) / max(abs(target), _SMALLEST_GAP)
+        gaps.append(min(_WHOLE_GAP, share) if math.isfinite(best) else _WHOLE_GAP)
     return max(_SMALLEST_GAP, float(np.mean(gaps)))
-
-
-def _share_short(column: Column, run: Run) -> float:
-    """Return the gap between a target and the best value of a metric, as a share of the target, at most 1."""
-    assert column.target is not None
-    points, better = curve(run), run.better.get(column.metric)
-    best = None if better is None else last_and_best(points, column.metric, better)[f"best_{column.metric}"]
-    if best is None or not math.isfinite(best):
-        return _WHOLE_GAP
-    short = column.target - best if better == "higher" else best - column.target
-    return min(_WHOLE_GAP, max(0.0, short) / max(abs(column.target), _SMALLEST_GAP))
 
 
 def _best_by(run: Run, time_s: float) -> float:
     """Return the best test accuracy up to a simulated time; 0 if none was measured or it is not a number."""
-    points = curve(run)
+    points = run.accuracy_curve()
     best = points["accuracy"][points["sim_time_s"] <= time_s].max()
     return float(best) if math.isfinite(best) else 0.0

@@ -1,22 +1,22 @@
-"""Plan of a study: builds every missing cell once and trains nothing."""
+"""Plan of a study: builds every missing cell once and trains nothing. Then runs the missing cells."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from edgesim.config.load import load_scenario
-from edgesim.core.errors import ConfigError
+from edgesim.core.errors import ConfigError, EdgesimError
 from edgesim.records.lock import is_held
 from edgesim.runs.assembly import Assembly
 from edgesim.runs.estimate import estimate_of
 from edgesim.runs.simulate import check_all
 from edgesim.runs.warnings import of_parts
-from edgesim.studies.runs import Planned, fault_of
+from edgesim.studies.runs import Planned, Step, fault_of, run_all
 from edgesim.studies.shared import Common, text_of
 
 State: TypeAlias = Literal["done", "to run", "running", "bad"]
@@ -92,3 +92,23 @@ def _look(planned: Planned, common: Common, speed: Speed | None) -> Outlook:
     except Exception as error:
         return Outlook(planned, "bad", fault_of(error))
     return Outlook(planned, "running" if is_held(planned.folder) else "to run", "", host_s, disk_bytes)
+
+
+def run_missing(
+    cells: Sequence[Outlook], workers: int = 1, checkpoint_s: float | None = None, fresh: bool = False
+) -> Iterator[Step]:
+    """Run the missing cells with `run_all` and yield its steps.
+
+    `fresh`: also run finished cells again. Raises EdgesimError before the first cell if some cannot be run, and after
+    the last one if some have failed.
+    """
+    if faults := bad(cells):
+        raise EdgesimError(f"{len(faults)} of {len(cells)} cells cannot be run, so none was; {faults[0]}")
+    missing = [each.planned for each in cells if fresh or each.state != "done"]
+    failed = []
+    for step in run_all(missing, workers, checkpoint_s, fresh):
+        yield step
+        if step.ended and step.fault:
+            failed.append(f"{step.ended.cell.name}: {step.fault}")
+    if failed:
+        raise EdgesimError(f"{len(failed)} of {len(missing)} cells failed; {failed[0]}")

@@ -22,13 +22,12 @@ from pydantic_core import from_json
 from edgesim.config.load import load_scenario
 from edgesim.core.errors import ConfigError, FolderBusy
 from edgesim.execution.processes import Pool, ProcessPool
-from edgesim.files.atomic import whole_file
+from edgesim.files.atomic import write_text
 from edgesim.files.own_code import told
 from edgesim.files.reading import in_short, one_line, quoted, read_text
 from edgesim.files.user_cache import made_anew
 from edgesim.records.lock import hold
 from edgesim.records.manifest import STAMP
-from edgesim.records.schema import TABLES
 from edgesim.records.writer import give_up
 from edgesim.reports.load import Run, open_run
 from edgesim.runs.fingerprint import common_stamp, stamp_of
@@ -70,13 +69,8 @@ def claim(folder: Path, owner: str) -> None:
     mark = folder / _MARK
     with hold(mark, wait=True):  # two commands may start at once
         check_owner(folder, owner)
-        if mark.exists():
-            return
-        try:
-            with whole_file(mark) as growing:
-                growing.write_text(owner, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{mark}: cannot be written: {error.strerror}") from error
+        if not mark.exists():
+            write_text(mark, owner)
 
 
 _QUESTION = ("scenario", "trains")  # keys of a stamp that identify the question; the others tell code and data
@@ -244,6 +238,7 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
     from edgesim.execution.checkpoint import Checkpoint  # these load torch; finished runs do not need it
     from edgesim.execution.result_cache import Answers
     from edgesim.runs.simulate import simulate
+    from edgesim.studies.shared import Common
 
     folder = planned.folder
     growing, aside = growing_folder(folder), folder.with_name(f".{folder.name}.old")
@@ -256,7 +251,9 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
             checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp)
             if checkpoint.is_outdated():
                 checkpoint.remove()
-        common, scenario = _common(), load_scenario(planned.scenario)
+        if not _COMMON:
+            share(Common())
+        common, scenario = _COMMON[0], load_scenario(planned.scenario)
         before = stamp_of(scenario)  # the code that this process has loaded
         with made_anew(fresh), closing(Answers(folder.parent, reads=not fresh, rows=common.rows)) as answers:
             run = simulate(
@@ -292,20 +289,12 @@ def name_of(planned: Planned) -> str:
     return planned.cell.name
 
 
-def _common() -> Common:
-    if not _COMMON:
-        from edgesim.studies.shared import Common
-
-        share(Common())
-    return _COMMON[0]
-
-
 def _stamp_in(folder: Path) -> dict[str, Any] | None:
     """Return the stamp of a finished run; None if the run is missing or incomplete. All its tables are read."""
     try:
         stamp = dict(from_json(read_text(folder / STAMP, ConfigError)))
         run = open_run(folder)
-        whole = run.manifest["status"] == "finished" and all(run.table(table) is not None for table in TABLES)
+        run.read()
     except (ValueError, TypeError, ConfigError):  # invalid JSON, no table, or an incomplete run
         return None
-    return stamp if whole else None
+    return stamp if run.finished else None

@@ -39,7 +39,7 @@ from edgesim.config.units import Seconds, reason, refusal
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.metrics import ACCURACY
-from edgesim.files.atomic import whole_file
+from edgesim.files.atomic import write_text
 from edgesim.files.reading import csv_records, in_short, quoted, read_text
 from edgesim.records.lock import hold
 from edgesim.runs.warnings import effective
@@ -307,11 +307,7 @@ def write_trials(search: Search, trials: Changes, folder: Path) -> None:
     file = folder / _FILE
     table = {"search": search.model_dump(mode="json"), "trials": trials}
     with hold(file, wait=True):  # two commands may work on one search
-        try:
-            with whole_file(file) as growing:
-                growing.write_bytes(to_json(table, indent=1))
-        except OSError as error:
-            raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
+        write_text(file, to_json(table, indent=1).decode())
 
 
 SEED = "seed"  # the axis over which statistics are computed
@@ -463,6 +459,11 @@ class Study(FixedKeys):
         if SEED in entry.cell:
             raise ConfigError(f"{cell_at}: a published value belongs to no seed")
         self._check_labels(entry.cell.items(), cell_at)
+
+    def published_for(self, group: Mapping[str, str], column: str) -> float | None:
+        """Return the published number of a column for cells with these labels; None without one."""
+        fits = (each for each in self.published if each.column == column and each.cell.items() <= group.items())
+        return next((each.value for each in fits), None)
 
     def scenario(self, folder: Path, cell: StudyCell, size: str) -> Scenario:
         """Return the scenario of a cell. Raises ConfigError that names the cell and the key at fault."""

@@ -84,7 +84,7 @@ def summarised(values: pd.DataFrame) -> pd.DataFrame:
     bounds = bounds_of(values)
     rows = []
     for labels, name, part in parts_of(values):
-        numbers, observed = _readings(part)
+        numbers, observed = readings_of(part)
         runs, reached = len(numbers), int(observed.sum())
         row: dict[str, Any] = {**labels, "column": name, "runs": runs, "reached": reached, "share": reached / runs}
         row |= _named("share", share_interval(reached, runs))
@@ -104,7 +104,7 @@ def summarised(values: pd.DataFrame) -> pd.DataFrame:
 
 def bounds_of(values: pd.DataFrame) -> dict[str, float]:
     """Return for each column the least that a run had spent without reaching its target; inf if all reached it."""
-    return {str(name): least_bound(*_readings(part)) for name, part in values.groupby("column", sort=False)}
+    return {str(name): least_bound(*readings_of(part)) for name, part in values.groupby("column", sort=False)}
 
 
 def few_runs(rows: pd.DataFrame) -> str:
@@ -173,7 +173,7 @@ def against(
     seeds = [seed for seed in mine.index if seed in theirs.index]
     everything = dict.fromkeys([*one.index, *(() if other is None else other.index)])
     unpaired = ", ".join(str(seed) for seed in everything if seed not in seeds)
-    found = compare(_readings(mine.loc[seeds]), _readings(theirs.loc[seeds]), higher_is_better, bound)
+    found = compare(readings_of(mine.loc[seeds]), readings_of(theirs.loc[seeds]), higher_is_better, bound)
     return {"pairs": len(seeds), "unpaired": unpaired, **found._asdict()}
 
 
@@ -185,7 +185,8 @@ def parts_of(values: pd.DataFrame) -> Iterable[tuple[dict[str, str], str, pd.Dat
         yield dict(zip(axes, map(str, labels), strict=True)), str(name), part
 
 
-def _readings(part: pd.DataFrame) -> Readings:
+def readings_of(part: pd.DataFrame) -> Readings:
+    """Return the numbers of a part of a table of values."""
     return Readings(part["value"].to_numpy(dtype=float), part["observed"].to_numpy(dtype=bool))
 
 
@@ -200,13 +201,9 @@ def tabulate(study: Study, runs: Iterable[tuple[StudyCell, Run]]) -> pd.DataFram
     no such number. Raises ConfigError as `values_of`.
     """
     rows = summarised(values_of(study, runs))
-    axes = axes_of(rows)
-    published = []
-    for row in rows.to_dict("records"):
-        group = {axis: row[axis] for axis in axes}
-        fits = (p.value for p in study.published if p.column == row["column"] and p.cell.items() <= group.items())
-        published.append(next(fits, math.nan))
-    rows = rows.assign(published=published)
+    axes, table = axes_of(rows), rows.to_dict("records")
+    found = [study.published_for({axis: row[axis] for axis in axes}, row["column"]) for row in table]
+    rows = rows.assign(published=pd.Series(found, dtype="float64"))
     return rows.assign(ratio=rows["mean"] / rows["published"].where(rows["published"] != 0))
 
 

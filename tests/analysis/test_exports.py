@@ -13,8 +13,9 @@ import pyarrow.feather as feather
 import pytest
 
 import edgesim
+from edgesim.core.errors import ConfigError
 from edgesim.records.schema import TABLES
-from edgesim.reports.export.exported import exported, points, settings
+from edgesim.reports.export import exported, points, settings
 from edgesim.reports.load import Run
 from edgesim.reports.stats import curve, summary
 from tests.calling import TINY, Done, call

@@ -14,8 +14,7 @@ from edgesim.reports.html.answer import answers, effect_in_words, ranked, verdic
 from edgesim.reports.html.content import Contest
 from edgesim.reports.html.page import rendered, write_report
 from edgesim.reports.html.words import change, interval, number, p_text, words_of
-from edgesim.studies.report import _effects, findings_of
-from edgesim.studies.settings import study_of, with_middle
+from edgesim.studies.report import _effects, findings_of, study_of, with_middle
 from edgesim.studies.values import compared, summarised
 from tests.calling import call
 from tests.reports import made_up

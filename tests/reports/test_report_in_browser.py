@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from edgesim.reports.html.page import write_report
-from edgesim.studies.report import findings_of
-from edgesim.studies.settings import study_of
+from edgesim.studies.report import findings_of, study_of
 from tests.reports import made_up
 from tests.reports.browser import CHARTS, LAYOUT, axe, chromium
 from tests.sizes import thinned

@@ -9,12 +9,22 @@ import pandas as pd
 import pytest
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.cost import RoundCost, total_cost
-from edgesim.studies.tradeoffs.break_even import break_even, over_axis, over_price
-from edgesim.studies.tradeoffs.cheapest import cheapest, runs_needed
-from edgesim.studies.tradeoffs.pareto import front, knee
-from edgesim.studies.tradeoffs.sensitivity import of_cut, tornado
-from edgesim.studies.tradeoffs.theta import at_thetas, cheapest_over_theta, crossings
+from edgesim.studies.tradeoffs import (
+    RoundCost,
+    at_thetas,
+    break_even,
+    cheapest,
+    cheapest_over_theta,
+    crossings,
+    front,
+    knee,
+    of_cut,
+    over_axis,
+    over_price,
+    runs_needed,
+    tornado,
+    total_cost,
+)
 from edgesim.studies.values import summarised
 from tests.studies.made_up import values
 

@@ -12,8 +12,7 @@ import pytest
 from edgesim.core.errors import ConfigError
 from edgesim.studies.statistics import ENOUGH_RUNS, bootstrap_interval
 from edgesim.studies.study import Study
-from edgesim.studies.tradeoffs.cheapest import cheapest
-from edgesim.studies.tradeoffs.pareto import front
+from edgesim.studies.tradeoffs import cheapest, front
 from edgesim.studies.values import STATISTICS, compared, few_runs, summarised, values_of
 from tests.studies.made_up import values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from edgesim.reports.cost import SCALINGS, round_cost, total_cost
+from edgesim.studies.tradeoffs import SCALINGS, round_cost, total_cost
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.validation.checks import Item, Row, close, exact, worst
 from tests.world.test_total_cost import DEVICES, SCALING_OF, THETAS, simulated, table_2

@@ -17,10 +17,10 @@ from edgesim.core.method import Method
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Task
 from edgesim.core.view import Setting, View
-from edgesim.reports.cost import (
+from edgesim.studies.tradeoffs import (
     SCALINGS,
+    CostScaling,
     RoundCost,
-    Scaling,
     compute_time_s,
     crossing,
     round_cost,
@@ -116,9 +116,9 @@ def test_unit_vectors():
 def test_scalings_act_where_they_say():
     """Each factor moves its own part only."""
     spent = (2.0, 3.0, 5.0, 7.0)
-    assert round_cost(*spent, Scaling(compute_energy=0.5)) == (5.0, 9.5)
-    assert round_cost(*spent, Scaling(transfer_energy=0.5)) == (5.0, 8.5)
-    assert round_cost(*spent, Scaling(waiting=2.0)) == (10.0, 12.0)
+    assert round_cost(*spent, CostScaling(compute_energy=0.5)) == (5.0, 9.5)
+    assert round_cost(*spent, CostScaling(transfer_energy=0.5)) == (5.0, 8.5)
+    assert round_cost(*spent, CostScaling(waiting=2.0)) == (10.0, 12.0)
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_a_weight_outside_its_range_is_refused(theta):
 def test_a_factor_that_is_not_positive_is_refused(factor):
     """The message names the factor."""
     with pytest.raises(ConfigError, match=r"scaling\.waiting: must be above 0"):
-        Scaling(waiting=factor)
+        CostScaling(waiting=factor)

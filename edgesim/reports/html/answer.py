@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from edgesim.reports.format import count
 from edgesim.reports.html.content import Contest, Effect, Findings
 from edgesim.reports.html.words import (
     ALPHA,
-    count,
     interval,
     is_accuracy,
     middle,

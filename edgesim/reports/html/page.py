@@ -1,20 +1,35 @@
-"""The page of a report: one self-contained file that needs no network."""
+"""The page of a report: one self-contained file that needs no network, with the results first and the commands last."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
-from edgesim.core.errors import ConfigError
-from edgesim.files.atomic import whole_file
+from edgesim.files.atomic import write_text
+from edgesim.reports.format import count, text
 from edgesim.reports.html.answer import answers, verdict
-from edgesim.reports.html.content import Findings
-from edgesim.reports.html.sections import sections
+from edgesim.reports.html.charts import (
+    accuracy_charts,
+    cost_charts,
+    gantt_chart,
+    lengths_chart,
+    looks,
+    lorenz_chart,
+    phases,
+    stacked_chart,
+    target_chart,
+    tradeoff_chart,
+)
+from edgesim.reports.html.content import Cell, Entry, Findings, ReportTable, Section
+from edgesim.reports.html.words import change, interval, is_accuracy, middle, number, p_text, words_of
 
 _ASSETS = "edgesim.reports.html.assets"
 # Marks of a legend on a field of 24 x 12; a line runs through the middle.
@@ -41,12 +56,7 @@ _DASHES = {
 
 def write_report(findings: Findings, out: Path) -> Path:
     """Write the report as one HTML file and return its path. Raises ConfigError if it cannot be written."""
-    page = rendered(findings)
-    try:
-        with whole_file(out) as growing:
-            growing.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written: {error}") from error
+    write_text(out, rendered(findings))
     return out
 
 
@@ -78,3 +88,237 @@ def rendered(findings: Findings) -> str:
 
 def _asset(name: str) -> str:
     return (files(_ASSETS) / name).read_text(encoding="utf-8")
+
+
+# --- sections in reading order ------------------------------------------------------------------------------------
+
+_MOST_FOREST = 2  # charts of times to a target
+
+
+def sections(findings: Findings) -> Iterator[Section]:
+    """Yield the sections that have content."""
+    settings = findings.settings
+    legend = list(looks(settings).values())
+    yield _results(findings)
+    if len(findings.points):
+        yield Section(
+            name="accuracy",
+            title="Accuracy",
+            text=[
+                "Lines are means over the seeds, bands reach from the lowest run to the highest. Dashes are targets."
+            ],
+            legend=legend,
+            charts=accuracy_charts(findings.points, settings, findings.targets),
+        )
+    until = [name for name in findings.columns if "@" in name and (findings.summary["column"] == name).any()]
+    reached = findings.summary.groupby("column")["reached"].sum()
+    if shown := [name for name in until if reached[name] > 0][:_MOST_FOREST]:
+        yield Section(
+            name="targets",
+            title="Time to the target",
+            text=[
+                "Dots are runs. An open triangle is a run that ended before the target: it would have needed more. "
+                "Diamonds are means over all runs, or medians if some did not arrive; lines are their 95 % intervals, "
+                "one that ends in an arrow has no known end."
+            ],
+            legend=legend,
+            charts=[target_chart(findings.values, findings.summary, name, settings) for name in shown],
+        )
+    if findings.tradeoffs:
+        yield Section(
+            name="tradeoffs",
+            title="Trade-offs",
+            text=["A configuration is grey if another one is at least as good in both and better in one."],
+            legend=legend,
+            charts=[tradeoff_chart(each, settings) for each in findings.tradeoffs],
+        )
+    yield from _spent(findings, legend)
+    if (slowest := findings.slowest) is not None:
+        of = f"Of all rounds of all runs the longest is round {slowest.found.number} of {slowest.run}"
+        which = f" ({slowest.setting})" if len(settings) > 1 else ""
+        yield Section(
+            name="slowest",
+            title="The slowest round",
+            text=[f"{of}{which}.", *slowest.lines],
+            legend=phases(),
+            charts=[gantt_chart(slowest)],
+            after=["Hatched bars belong to jobs that did not deliver. The vertical line is the end of the round."],
+        )
+    yield from _made(findings)
+
+
+def _results(findings: Findings) -> Section:
+    columns = [name for name in findings.columns if (findings.summary["column"] == name).any()]
+    summary = {(row["setting"], row["column"]): row for row in findings.summary.to_dict("records")}
+    against = {(row["setting"], row["column"]): row for row in findings.compared.to_dict("records")}
+    several = len(findings.settings) > 1
+    runs = findings.summary.groupby("setting")["runs"].max().reindex(list(findings.settings))
+    rows = [[Cell(label), Cell(f"{runs[label]:.0f}", key=float(runs[label]))] for label in findings.settings]
+    best: set[tuple[int, int]] = set()
+    for place, name in enumerate(columns):
+        middles = findings.summary[findings.summary["column"] == name].set_index("setting")["middle"].astype(float)
+        known = {str(label): float(value) for label, value in middles.items() if math.isfinite(value)}
+        largest = max(map(abs, known.values()), default=0.0)  # so that all numbers of the column have one unit
+        for label, row in zip(findings.settings, rows, strict=True):
+            row.append(_cell(name, largest, summary.get((label, name)), against.get((label, name))))
+        lower = findings.lower.get(name)
+        tied = len(set(known.values())) == 1 < len(known)
+        if several and lower is not None and known and not tied:
+            extreme = (min if lower else max)(known.values())
+            best |= {(findings.settings.index(label), 2 + place) for label, at in known.items() if at == extreme}
+    shown = findings.summary[findings.summary["column"].isin(columns)]
+    medians = [words_of(name) for name in dict.fromkeys(shown["column"][shown["statistic"] == "median"])]
+    told = ["Means over the runs, in brackets their 95 % intervals."]
+    if medians:
+        told[0] += f" Kaplan-Meier medians, which count runs that never got there: {', '.join(medians)}."
+    if several:
+        told.append(
+            f"Changes and p-values are against {findings.baseline}, paired by seed (Wilcoxon's signed-rank test), "
+            "corrected after Holm for being several. The best of a column is in bold."
+        )
+    table = ReportTable(
+        caption="Results of each configuration" + (f", compared with {findings.baseline}" if several else ""),
+        head=[findings.axes or "configuration", "runs", *map(words_of, columns)],
+        rows=rows,
+        numbers=1 + len(columns),
+        sortable=several,
+        best=frozenset(best),
+    )
+    return Section(name="results", title="Results", tables=[table], after=told)
+
+
+def _cell(column: str, largest: float, row: Mapping[Any, Any] | None, against: Mapping[Any, Any] | None) -> Cell:
+    if row is None or not row["reached"]:
+        return Cell("not reached" if "@" in column else "–", key=math.nan)
+    value, low, high = middle(row)
+    small = []
+    if row["runs"] > 1 and low < high and (known := interval(column, low, high, largest)):
+        small.append(f"[{known}]")
+    if row["reached"] < row["runs"]:
+        small.append(f"{int(row['reached'])} of {int(row['runs'])} runs")
+    if against is not None and against["difference"] == 0:
+        small.append("equal")
+    elif against is not None:
+        moved = change(float(against["ratio"]))
+        if is_accuracy(column) and math.isfinite(against["difference"]):
+            points = 100 * float(against["difference"])
+            moved = f"{'+' if points >= 0 else '−'}{abs(points):.1f}\u00a0points"
+        if compared := ", ".join(filter(None, [moved, p_text(float(against["p_holm"]))])):
+            small.append(compared)
+    if not math.isfinite(value):
+        return Cell("not reached", small, math.nan)
+    return Cell(number(column, value, largest), small, value)
+
+
+_APART = {"energy_network_j": "network", "energy_server_j": "server"}
+
+
+def _spent(findings: Findings, legend: list[Entry]) -> Iterator[Section]:
+    """Yield the sections on energy, devices, rounds and money."""
+    settings = findings.settings
+    if len(findings.energy):
+        chart, entries = stacked_chart(findings.energy, "activity", "joules", "energy", "energy")
+        tables = []
+        if findings.accounts[list(_APART)].to_numpy().any():
+            names = {"energy_j": "devices", **_APART}
+            means = findings.accounts.groupby("setting", sort=False)[list(names)].mean()
+            largest = {name: float(means[name].max()) for name in names}
+            rows = [
+                [Cell(str(label)), *(Cell(number(name, row[name], largest[name]), key=row[name]) for name in names)]
+                for label, row in means.iterrows()
+            ]
+            accounts = ReportTable(
+                caption="Energy of devices, network and server: none of the three contains another",
+                head=["configuration", *names.values()],
+                rows=rows,
+                numbers=len(names),
+                sortable=len(means) > 1,
+            )
+            tables.append(accounts)
+        told = ["Energy is that of the devices, here and in all other sections. Means over the runs."]
+        yield Section(name="energy", title="Energy", text=told, legend=entries, charts=[chart], tables=tables)
+    spread = [lorenz_chart(findings.devices, settings)] if len(findings.energy) else []
+    lengths = [lengths_chart(findings.lengths, settings)] if len(findings.lengths) else []
+    if spread or lengths:
+        yield Section(name="devices", title="Devices and rounds", legend=legend, charts=[*spread, *lengths])
+    if not len(findings.costs):
+        return
+    if charts := cost_charts(findings.costs, settings, findings.currency):
+        told = ["Lines are the first run of each configuration at typical prices, bands reach from low to high prices."]
+        yield Section(name="cost", title="Cost and carbon", text=told, legend=legend, charts=charts)
+    if findings.cost_items["cost"].any():
+        words = f"cost ({findings.currency})"
+        chart, items = stacked_chart(findings.cost_items, "item", "cost", "cost-items", words)
+        yield Section(
+            name="cost-by-item",
+            title="What the money is for",
+            text=["Means over the runs, at typical prices."],
+            legend=items,
+            charts=[chart],
+        )
+
+
+_FLEET = {
+    "kind": "kind",
+    "devices": "devices",
+    "jobs": "jobs",
+    "late_share": "late",
+    "mean_down_s": "mean download",
+    "mean_compute_s": "mean computing",
+    "mean_up_s": "mean upload",
+    "active_j": "energy above idle",
+}
+
+
+def _made(findings: Findings) -> Iterator[Section]:
+    """Yield the sections on fleet, scenario, methods and commands."""
+    rows = []
+    for row in findings.fleet.to_dict("records"):
+        cells = [Cell(str(row["kind"]))]
+        for name in list(_FLEET)[1:]:
+            value = row[name]
+            if value != value:
+                cells.append(Cell("–"))
+            elif name.endswith("share"):
+                cells.append(Cell(f"{value:.1%}".replace("%", "\u00a0%")))
+            else:
+                cells.append(Cell(text(name, float(value))))
+        rows.append(cells)
+    fleet = ReportTable(
+        caption=f"Devices by kind, and what they did in {findings.made[0].run}",
+        head=list(_FLEET.values()),
+        rows=rows,
+        numbers=len(_FLEET) - 1,
+    )
+    scenario = ReportTable(
+        caption="What all runs have in common" if len(findings.made) > 1 else "The scenario",
+        head=["key", "value"],
+        rows=[[Cell(key), Cell(value)] for key, value in findings.scenario],
+    )
+    yield Section(name="setting", title="Fleet and scenario", tables=[fleet, scenario])
+    if findings.parts:
+        yield Section(
+            name="methods",
+            title="Methods and models",
+            text=["What the runs are made of, as edgesim's catalogue describes it."],
+            parts=findings.parts,
+        )
+    versions = sorted({f"{name} {version}" for made in findings.made for name, version in made.versions.items()})
+    runs = ReportTable(
+        caption=f"{count(len(findings.made), 'run')}: the digest is that of the scenario",
+        head=["run", "configuration", "seed", "status", "date", "digest"],
+        rows=[
+            [Cell(made.run), Cell(made.setting), Cell(made.seed), Cell(made.status), Cell(made.date), Cell(made.digest)]
+            for made in findings.made
+        ],
+    )
+    yield Section(
+        name="reproduce",
+        title="How to reproduce",
+        text=[
+            "The same commands with the same versions give the same tables, bit for bit.",
+            *([f"Made with {', '.join(versions)}."] if versions else []),
+        ],
+        code=findings.commands,
+        tables=[runs],
+    )

@@ -135,8 +135,3 @@ def change(ratio: float) -> str:
     share = abs(ratio - 1)
     said = f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
     return f"{'+' if ratio >= 1 else '−'}{said}".replace("%", "\u00a0%")
-
-
-def count(number_: int, noun: str) -> str:
-    """Return a number with its noun: "1 run", "3 runs"."""
-    return f"{number_} {noun}{'' if number_ == 1 else 's'}"

@@ -29,9 +29,9 @@ from edgesim.studies.claims.claim import (
 )
 from edgesim.studies.column import parse_column
 from edgesim.studies.runs import Planned, plan
-from edgesim.studies.statistics import Interval, Readings, compare, student_interval
+from edgesim.studies.statistics import Interval, compare, student_interval
 from edgesim.studies.study import SEED, Study, StudyCell, as_label
-from edgesim.studies.values import axes_of, values_of
+from edgesim.studies.values import axes_of, readings_of, values_of
 
 
 class ClaimVerdict(StrEnum):
@@ -107,7 +107,9 @@ def cells_for(claim: Claim, study: Study, size: str) -> list[StudyCell]:
     if isinstance(rule, NumberRule):
         if rule.within is None or rule.value is not None:
             return cells
-        return [each for each in cells if any(_published(study, each.group, name) is not None for name in rule.columns)]
+        return [
+            each for each in cells if any(study.published_for(each.group, name) is not None for name in rule.columns)
+        ]
     sides = [fitting(side, study) for side in (rule.first, *rule.others)]
     return [cell for cell in cells if any(side.items() <= cell.labels.items() for side in sides)]
 
@@ -155,14 +157,7 @@ def _claimed(rule: NumberRule, study: Study, group: Mapping[str, str], column: s
     for told in (rule.value, rule.above, rule.below):
         if told is not None:
             return told
-    return _published(study, group, column)
-
-
-def _published(study: Study, group: Mapping[str, str], column: str) -> float | None:
-    for entry in study.published:
-        if entry.column == column and entry.cell.items() <= group.items():
-            return entry.value
-    return None
+    return study.published_for(group, column)
 
 
 # --- pairs ------------------------------------------------------------------------------------------------------
@@ -180,7 +175,7 @@ def _pair(
     seeds = [seed for seed in one.index if seed in two.index]
     if not seeds:
         return None
-    found = compare(_readings(one.loc[seeds]), _readings(two.loc[seeds]))
+    found = compare(readings_of(one.loc[seeds]), readings_of(two.loc[seeds]))
     bound = not math.isnan(found.restricted_to)
     if isinstance(rule, RatioRule):
         value, interval = found.ratio, Interval(found.ratio_low, found.ratio_high)
@@ -235,10 +230,6 @@ def _part(values: pd.DataFrame, group: Mapping[str, str], column: str) -> pd.Dat
     for axis in axes_of(values):
         chosen &= values[axis] == as_label(group[axis])
     return values[chosen]
-
-
-def _readings(part: pd.DataFrame) -> Readings:
-    return Readings(part["value"].to_numpy(dtype=float), part["observed"].to_numpy(dtype=bool))
 
 
 # (study file, size) -> name of a cell -> the cell and its run
