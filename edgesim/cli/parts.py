@@ -93,7 +93,8 @@ def print_part(kind: str, name: str) -> None:
     print(f"{found.example}\n")
     if found.keys:
         headings = ("key", "default", "unit", "type", "example", "meaning")
-        print_grid([GridColumn(head, [own[head] for own in map(asdict, found.keys)]) for head in headings])
+        rows = list(map(asdict, found.keys))
+        print_grid([GridColumn(head, [row[head] for row in rows]) for head in headings])
         for key in found.keys:
             if key.background:
                 print(f"{key.key}: {key.background}")

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.cells import cell_len
-
 from edgesim.core.metrics import ACCURACY
 from edgesim.files.reading import visible
 from edgesim.reports.format import divergence, heading, plain, text
@@ -230,16 +228,16 @@ class GridColumn:
     @property
     def widest(self) -> int:
         """Width in characters without wrapping."""
-        return max(map(cell_len, (self.heading, *self.cells)))
+        return max(map(_width, (self.heading, *self.cells)))
 
     @property
     def narrowest(self) -> int:
         """Smallest width in characters: its longest number, name or word of a sentence."""
         needed = []
         for cell in self.cells:
-            is_sentence = not self.is_numeric and " " in cell and cell_len(cell) > _SENTENCE
+            is_sentence = not self.is_numeric and " " in cell and _width(cell) > _SENTENCE
             needed += _words(cell) if is_sentence else [cell]
-        return max(map(cell_len, (*_words(self.heading), *needed)))
+        return max(map(_width, (*_words(self.heading), *needed)))
 
 
 def print_grid(columns: Sequence[GridColumn], keys: int = 1, width: int | None = None) -> None:
@@ -292,6 +290,12 @@ def widths(columns: Sequence[GridColumn], width: int | None) -> list[int]:
         found[place] -= 1
         excess -= 1
     return found
+
+
+def _width(text: str) -> int:
+    from rich.cells import cell_len  # not before `main` has put the current folder last: it may have a rich.py
+
+    return cell_len(text)
 
 
 def _words(text: str) -> list[str]:
