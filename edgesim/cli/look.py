@@ -216,7 +216,7 @@ def cost(
     import pandas as pd
 
     from edgesim.records.schema import COSTS
-    from edgesim.reports.cost import cost_by
+    from edgesim.reports.energy import cost_by
 
     run = shown.open()
     sums, currency = cost_by(run, by), run.currency

@@ -1,4 +1,4 @@
-"""Joules of a run by device, component, activity, job and round."""
+"""Joules of a run by device, component, activity, job and round, and money and carbon by item, round and device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from edgesim.core.errors import ConfigError
 from edgesim.records.run import RecordedRun
-from edgesim.records.schema import FIRST_EDGE_ROW, SERVER_ROW
+from edgesim.records.schema import COSTS, FIRST_EDGE_ROW, SERVER_ROW
 
 KEYS = ["device", "component", "activity", "job", "round"]
 KIND = "kind"  # of a device, follows from it
@@ -17,11 +17,7 @@ _NONE = -1  # job or round of joules that belong to none
 _ROUNDING = 1e-12  # relative rounding error of an account, which sums over jobs in another order
 
 # Column of the tables -> component and activity.
-_JOB_USES = {
-    "down_j": ("radio", "receive"),
-    "compute_j": ("cpu", "compute"),
-    "up_j": ("radio", "transmit"),
-}
+_JOB_USES = {"down_j": ("radio", "receive"), "compute_j": ("cpu", "compute"), "up_j": ("radio", "transmit")}
 _DEVICE_USES = _JOB_USES | {"idle_j": ("base", "idle"), "sleep_j": ("base", "sleep")}
 _RESTING = ("idle", "sleep")  # activities
 _NETWORK_USE = {"link_j": ("network", "carry")}
@@ -123,3 +119,32 @@ def _long(table: pd.DataFrame, uses: dict[str, tuple[str, str]]) -> pd.DataFrame
         for column, (component, activity) in uses.items()
     ]
     return pd.concat(parts)
+
+
+_COST_KEYS = ("item", "round", "device", "kind")
+
+
+def cost_by(run: RecordedRun, by: str) -> pd.DataFrame:
+    """Return money and carbon for each item, round, device or kind of device, the most expensive first.
+
+    Columns: `by`, and the columns of edgesim.records.schema.COSTS. Rounds count from 1 here and are in their order. The
+    spending after the last closed round has no round (a missing value). Devices and kinds have their spending on jobs
+    and idle time, the server its electricity and hours. Spending in flight when an interrupted run ends is in neither.
+    Raises ConfigError if the run has no prices, or `by` is something else.
+    """
+    if by not in _COST_KEYS:
+        raise ConfigError(f"--by: must be one of {', '.join(_COST_KEYS)}, got {by!r}")
+    if not run.is_priced:
+        raise ConfigError(
+            f"{run.folder}: has no prices; replay it with some: edgesim replay {run.folder} --set prices=..."
+        )
+    table = run.costs if by in ("item", "round") else run.devices
+    sums = table.groupby(by, sort=by == "round")[list(COSTS)].sum().reset_index()
+    if by == "round":
+        number = sums["round"].astype("Int64")
+        return sums.assign(round=number.where(number >= 0) + 1)
+    if by == "device":
+        edges = {row: f"edge server {FIRST_EDGE_ROW - row}" for row in sums["device"] if row <= FIRST_EDGE_ROW}
+        names = edges | {SERVER_ROW: "server"}
+        sums["device"] = sums["device"].map(lambda device: names.get(device, str(device)))
+    return sums.sort_values(["cost", "co2e_g"], ascending=False, kind="stable").reset_index(drop=True)

@@ -19,9 +19,8 @@ from scipy.integrate import trapezoid
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
 from edgesim.records.run import RecordedRun
-from edgesim.reports.cost import cost_by
 from edgesim.reports.critical_path import critical_jobs, late_jobs, phase_intervals_s, round_row, rounds_of
-from edgesim.reports.energy import energy_by, split_energy
+from edgesim.reports.energy import cost_by, energy_by, split_energy
 from edgesim.reports.format import DisplayUnit, text, unit_for
 from edgesim.reports.groups import AnyRun, points_of
 
@@ -112,7 +111,7 @@ def settings_of(frame: pd.DataFrame, needs: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class FigureLine:
     """A line of a figure: its points, with x in the unit of the axis, and the lower and upper end of a band, if any."""
 
     label: str
@@ -138,7 +137,7 @@ def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str, metric: str = 
     )
 
 
-def accuracy_lines(points: pd.DataFrame, quantity: str, metric: str = ACCURACY) -> tuple[DisplayUnit, list[Line]]:
+def accuracy_lines(points: pd.DataFrame, quantity: str, metric: str = ACCURACY) -> tuple[DisplayUnit, list[FigureLine]]:
     """Return the unit of a quantity and a metric against it, a line per setting: see `mean_and_range`.
 
     `points`: a row per evaluation, with setting, run, the metric and the quantity, ascending in a run. A single run has
@@ -150,11 +149,11 @@ def accuracy_lines(points: pd.DataFrame, quantity: str, metric: str = ACCURACY) 
         runs = [of_run for _, of_run in points[points["setting"] == label].groupby("run", sort=False)]
         found = mean_and_range(runs, quantity, metric)
         at, mean, low, high = found.to_numpy().T
-        lines.append(Line(label=label, x=at / unit.size, y=mean, band=(low, high) if len(runs) > 1 else None))
+        lines.append(FigureLine(label=label, x=at / unit.size, y=mean, band=(low, high) if len(runs) > 1 else None))
     return unit, lines
 
 
-def length_lines(rounds: pd.DataFrame) -> tuple[DisplayUnit, list[Line]]:
+def length_lines(rounds: pd.DataFrame) -> tuple[DisplayUnit, list[FigureLine]]:
     """Return the unit of lengths and the share of rounds that are done within a time, a line per setting.
 
     `rounds`: a row per round, with setting and length_s. Raises ConfigError if there is nothing to draw.
@@ -163,7 +162,7 @@ def length_lines(rounds: pd.DataFrame) -> tuple[DisplayUnit, list[Line]]:
     unit, lines = unit_for("_s", float(rounds["length_s"].max())), []
     for label in labels:
         lengths = np.sort(rounds["length_s"][rounds["setting"] == label].to_numpy(dtype=float)) / unit.size
-        lines.append(Line(label=label, x=lengths, y=np.arange(1, len(lengths) + 1) / len(lengths)))
+        lines.append(FigureLine(label=label, x=lengths, y=np.arange(1, len(lengths) + 1) / len(lengths)))
     return unit, lines
 
 
@@ -183,7 +182,7 @@ def gini(amounts: np.ndarray) -> float:
     return float(1.0 - 2.0 * trapezoid(*lorenz_curve(amounts)[::-1]))
 
 
-def lorenz_lines(devices: pd.DataFrame, value: str = "joules") -> list[Line]:
+def lorenz_lines(devices: pd.DataFrame, value: str = "joules") -> list[FigureLine]:
     """Return Lorenz curves, a line per setting: the mean of the curves of its runs.
 
     `devices`: a row per run and device, with setting, run and `value`. Raises ConfigError if there is nothing to draw.
@@ -195,7 +194,7 @@ def lorenz_lines(devices: pd.DataFrame, value: str = "joules") -> list[Line]:
         curves = [lorenz_curve(amounts) for amounts in runs]
         at = np.unique(np.concatenate([shares for shares, _ in curves]))
         mean = np.mean([np.interp(at, *curve) for curve in curves], axis=0)
-        lines.append(Line(label=label, x=at, y=mean, gini=float(np.mean([gini(amounts) for amounts in runs]))))
+        lines.append(FigureLine(label=label, x=at, y=mean, gini=float(np.mean([gini(amounts) for amounts in runs]))))
     return lines
 
 

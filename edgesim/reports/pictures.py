@@ -260,11 +260,7 @@ def time_to_target(
 
 
 def stacked(
-    spent: pd.DataFrame,
-    part: str = "activity",
-    value: str = "joules",
-    words: str = "energy",
-    width_in: float = 3.5,
+    spent: pd.DataFrame, part: str = "activity", value: str = "joules", words: str = "energy", width_in: float = 3.5
 ) -> Drawing:
     """Return a bar per setting, its parts beside each other, the mean over the setting's runs: see `stacked_bars`.
 

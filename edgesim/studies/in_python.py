@@ -99,11 +99,7 @@ class StudyInPython:
         return StudyResult(with_trials(self.study, folder.path), planned, folder)
 
     def optimise(
-        self,
-        trials: int,
-        workers: int = 1,
-        size: str | None = None,
-        on_trial: Callable[[Trial], None] | None = None,
+        self, trials: int, workers: int = 1, size: str | None = None, on_trial: Callable[[Trial], None] | None = None
     ) -> StudyResult:
         """Search the space until there are `trials` trials, including existing ones, and return them as cells.
 

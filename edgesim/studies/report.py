@@ -28,13 +28,7 @@ from edgesim.studies.values import axes_of, compared, summarised, values_of
 _MOST_CONTESTS = 4
 _MOST_EFFECTS = 2  # columns for which the effect of an axis is reported
 _KINDS = ("method", "protocol", "selection", "partition", "data", "model", "network", "topology", "energy", "peers")
-_LEFT_OUT = (
-    "seed",
-    "name",
-    "backend",
-    "weights",
-    "fleet",
-)  # keys that define no setting, or have their own table
+_LEFT_OUT = ("seed", "name", "backend", "weights", "fleet")  # keys that define no setting, or have their own table
 
 
 def findings_of(

@@ -25,7 +25,7 @@ from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runs.assembly import assemble
 from edgesim.runs.recording import flat
 from edgesim.runs.simulate import Silent, Simulation, simulate
-from edgesim.studies.claims.claim import Studies, load_claims, read_results
+from edgesim.studies.claims.claim import load_claims, read_results
 from edgesim.studies.golden import load_golden, read_numbers
 from edgesim.studies.runs import check_owner
 from edgesim.studies.study import Search, load_study, read_trials, write_trials
@@ -404,7 +404,7 @@ KINDS: dict[str, Kind] = {
     "study": Kind(_study, _read_study),
     "study mark": Kind(text(".study", "study.toml"), lambda folder, case: check_owner(folder, "study.toml")),
     "published": Kind(_published, _read_study),
-    "claims": Kind(_claims, lambda folder, case: load_claims(folder / "claims.toml", Studies())),
+    "claims": Kind(_claims, lambda folder, case: load_claims(folder / "claims.toml")),
     "results": Kind(text("results.csv", RESULTS), lambda folder, case: read_results(folder / "results.csv")),
     "trials": Kind(_trials, lambda folder, case: read_trials(_searched(folder), folder / "runs")),
     "golden": Kind(_golden, lambda folder, case: read_numbers(load_golden(folder / "kept"))),

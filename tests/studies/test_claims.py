@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgesim.studies.claims.claim import Claim, ClaimsFile, Studies, load_claims, read_results
+from edgesim.studies.claims.claim import Claim, ClaimsFile, load_claims, read_results
 from edgesim.studies.claims.judge import ClaimVerdict, Judgement, cells_for, judge
 from edgesim.studies.study import Study, read_fixed, study_of
 from tests.calling import TINY, Done, call
@@ -411,7 +411,7 @@ def test_every_claim_has_a_row_on_the_page() -> None:
 @full
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_claim_fits_its_studies(file: Path) -> None:
-    load_claims(file, Studies())
+    load_claims(file)
 
 
 def test_results_belong_to_studies() -> None:

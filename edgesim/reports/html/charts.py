@@ -218,10 +218,7 @@ def target_chart(values: pd.DataFrame, summary: pd.DataFrame, column: str, setti
     traces = []
     for place, (look, row) in enumerate(zip(looks(settings).values(), found, strict=True)):
         meta = {"setting": look.label}
-        for runs, symbol, note in (
-            (row.arrived, "circle", ""),
-            (row.censored, "triangle-right-open", ", not reached"),
-        ):
+        for runs, symbol, note in ((row.arrived, "circle", ""), (row.censored, "triangle-right-open", ", not reached")):
             dots = graph_objects.Scatter(
                 x=runs["value"] / unit.size,
                 y=[place + 0.16] * len(runs),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -179,21 +179,11 @@ class ClaimsFile(FixedKeys):
     claims: Annotated[tuple[Claim, ...], MinLen(1)]
 
 
-class Studies:
-    """Cache of the studies that claims name."""
+def load_claims(path: Path, load: Callable[[Path], Study] = load_study) -> ClaimsFile:
+    """Return the claims of a file, checked against their studies, each of which `load` returns.
 
-    def __init__(self) -> None:
-        self._loaded: dict[Path, Study] = {}
-
-    def load(self, file: Path) -> Study:
-        """Return the study of a file. Raises ConfigError as `load_study`."""
-        if file not in self._loaded:
-            self._loaded[file] = load_study(file)
-        return self._loaded[file]
-
-
-def load_claims(path: Path, studies: Studies) -> ClaimsFile:
-    """Return the claims of a file, checked against their studies. Raises ConfigError, one line that names the file."""
+    Raises ConfigError, one line that names the file.
+    """
     found = read_fixed(path, ClaimsFile)
     seen: set[str] = set()
     for claim in found.claims:
@@ -202,7 +192,7 @@ def load_claims(path: Path, studies: Studies) -> ClaimsFile:
         seen.add(claim.id)
         for test in claim.tests:
             try:
-                _check(claim.by(test), test, studies.load(path.parent / test.study), smaller=test != claim.tests[0])
+                _check(claim.by(test), test, load(path.parent / test.study), smaller=test != claim.tests[0])
             except ConfigError as error:
                 raise ConfigError(f"{path}: claim {claim.id!r}: {error}") from error
     return found

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ from edgesim.studies.claims.claim import (
     RatioRule,
     RecordedResult,
     Smaller,
-    Studies,
     fitting,
     load_claims,
     results_of,
@@ -30,7 +30,7 @@ from edgesim.studies.claims.claim import (
 from edgesim.studies.column import parse_column
 from edgesim.studies.runs import Planned, plan
 from edgesim.studies.statistics import Interval, compare, student_interval
-from edgesim.studies.study import SEED, Study, StudyCell, as_label
+from edgesim.studies.study import SEED, Study, StudyCell, as_label, load_study
 from edgesim.studies.values import axes_of, readings_of, values_of
 
 
@@ -270,16 +270,16 @@ class Court:
     def __init__(self, runs: Path, results: Sequence[RecordedResult] = ()) -> None:
         self._folder = runs
         self._results = results
-        self._studies = Studies()
+        self._study = cache(load_study)
         self._runs: Runs = {}
-        self._costs = Costs()
+        self._host_s: dict[Path, float | None] = {}  # estimated seconds of runs
 
     def chapters(self, files: Iterable[Path], hours: bool = False) -> list[Chapter]:
         """Return the claims of files with their judgements. `hours`: also estimate the hours of runs that are missing.
 
         Raises ConfigError for an invalid file, before anything is judged.
         """
-        loaded = [(path, load_claims(path, self._studies)) for path in files]
+        loaded = [(path, load_claims(path, self._study)) for path in files]
         return [
             Chapter(file, path.parent, [self._judged(claim, path.parent, hours) for claim in file.claims])
             for path, file in loaded
@@ -289,7 +289,7 @@ class Court:
         """Return the numbers of all run folders that claims are judged by, and the other recorded results."""
         found = {each.key: each for each in self._results}
         for path in files:
-            for claim in load_claims(path, self._studies).claims:
+            for claim in load_claims(path, self._study).claims:
                 for test in claim.tests:
                     found |= {
                         each.key: each for each in self._fresh(claim.by(test), path.parent / test.study, test.size)
@@ -300,7 +300,7 @@ class Court:
         of = 0
         for test in claim.tests:
             file = folder / test.study
-            study = self._studies.load(file)
+            study = self._study(file)
             tested = claim.by(test)
             fresh = {each.key: each for each in self._fresh(tested, file, test.size)}
             groups = [cell.group for cell in cells_for(tested, study, test.size)]
@@ -325,14 +325,14 @@ class Court:
             return Judged(claim)
         test = claim.tests[0]
         file = folder / test.study
-        cells = cells_for(claim, self._studies.load(file), test.size)
+        cells = cells_for(claim, self._study(file), test.size)
         planned = self._of_size(file, test.size)
-        return Judged(claim, hours=self._costs.hours([planned[cell.name][0] for cell in cells]))
+        return Judged(claim, hours=self._hours([planned[cell.name][0] for cell in cells]))
 
     def _fresh(self, claim: Claim, file: Path, size: str) -> Iterator[RecordedResult]:
         """Yield the numbers of existing runs."""
         assert claim.rule is not None, "a claim with a study has a rule"
-        for cell in cells_for(claim, self._studies.load(file), size):
+        for cell in cells_for(claim, self._study(file), size):
             _, run = self._of_size(file, size)[cell.name]
             if run is not None:
                 yield from results_of(file.stem, size, cell, run, dict.fromkeys(claim.rule.columns))
@@ -340,27 +340,19 @@ class Court:
     def _of_size(self, file: Path, size: str) -> Mapping[str, tuple[Planned, Run | None]]:
         key = file, size
         if key not in self._runs:
-            planned = plan(self._studies.load(file), file, size, (), self._folder / file.stem / size)
+            planned = plan(self._study(file), file, size, (), self._folder / file.stem / size)
             self._runs[key] = {each.cell.name: (each, each.kept()) for each in planned}
         return self._runs[key]
 
-
-class Costs:
-    """Estimated hours of runs in one process of this host. Each run is estimated once."""
-
-    def __init__(self) -> None:
-        self._known: dict[Path, float | None] = {}
-
-    def hours(self, planned: Sequence[Planned]) -> float | None:
+    def _hours(self, planned: Sequence[Planned]) -> float | None:
         """Return the hours of runs; one seed is estimated for all seeds. None if they cannot be estimated here."""
         from edgesim.studies.plan import outlook
 
         first = {tuple(each.cell.group.items()): each for each in reversed(planned)}
-        todo = [each for each in first.values() if each.folder not in self._known]
+        todo = [each for each in first.values() if each.folder not in self._host_s]
         for each in outlook(todo, costs=True):
-            self._known[each.planned.folder] = each.host_s
-        of_group = {group: self._known[each.folder] for group, each in first.items()}
-        seconds = [of_group[tuple(each.cell.group.items())] for each in planned]
+            self._host_s[each.planned.folder] = each.host_s
+        seconds = [self._host_s[first[tuple(each.cell.group.items())].folder] for each in planned]
         known = [each for each in seconds if each is not None]
         return sum(known) / 3600 if known and len(known) == len(seconds) else None
 

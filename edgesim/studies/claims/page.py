@@ -102,8 +102,7 @@ def effects(found: Sequence[ClaimEffect]) -> str:
     if len(found) <= _MOST_SHOWN:
         return "<br>".join(map(_effect, found))
     ends = sorted(
-        found,
-        key=lambda each: each.value / (each.claimed if math.isfinite(each.claimed) and each.claimed != 0 else 1),
+        found, key=lambda each: each.value / (each.claimed if math.isfinite(each.claimed) and each.claimed != 0 else 1)
     )
     return f"from {_effect(ends[0])}<br>to {_effect(ends[-1])}"
 
