@@ -22,7 +22,7 @@ from edgesim.core.update import FIRST_MODEL, ModelRef
 from edgesim.core.view import Setting
 from edgesim.engine.accounting import Totals, Usage, lacked_s
 from edgesim.engine.dispatcher import Dispatcher
-from edgesim.engine.edges.edge_servers import EdgeServers, OrderPrices, Report
+from edgesim.engine.edges.edge_servers import EdgeServers, OrderPrices, OrderReport
 from edgesim.engine.history import History
 from edgesim.engine.in_flight import InFlight, Spent
 from edgesim.engine.inbox import Inbox
@@ -311,7 +311,7 @@ class Session:
     def _charged(self, job: Job, outcome: Outcome, usage: Usage) -> JobRow | EdgeJobRow:
         """Charge what a job of a device spent, and return its row; an order charges its transfers itself."""
         if isinstance(self.below, EdgeServers):
-            return self._order_row(job, outcome, usage, self.below.reports.setdefault(job.id, Report()))
+            return self._order_row(job, outcome, usage, self.below.reports.setdefault(job.id, OrderReport()))
         cost = self.world.accounting.charge(job, usage, outcome in DELIVERED)
         if not self._alone:
             self._ended = self._ended.with_job(cost)
@@ -329,7 +329,7 @@ class Session:
             cost.down_j, cost.compute_j, cost.up_j, cost.peer_j, cost.link_j, edge,
         )  # fmt: skip
 
-    def _order_row(self, job: Job, outcome: Outcome, usage: Usage, report: Report) -> EdgeJobRow:
+    def _order_row(self, job: Job, outcome: Outcome, usage: Usage, report: OrderReport) -> EdgeJobRow:
         assert isinstance(self.below, EdgeServers)
         down_s, work_s, up_s = usage.seconds
         down_bytes, up_bytes = int(usage.shares[0] * job.prices.down_bytes), int(usage.shares[2] * job.prices.up_bytes)

@@ -24,7 +24,7 @@ from edgesim.runs.objectives import metrics_of, written_metrics
 
 if TYPE_CHECKING:
     from edgesim.runs.simulate import Simulation
-    from edgesim.runs.training import Training
+    from edgesim.runs.training import RunningTraining
 
 
 _PACKAGES = ("edgesim", "torch", "torchvision", "numpy", "simpy", "pandas", "pydantic")
@@ -183,7 +183,7 @@ class Recording:
         }
 
 
-def _entries_of(training: Training) -> dict[str, Any]:
+def _entries_of(training: RunningTraining) -> dict[str, Any]:
     """Return the manifest's entries about a training; for a session also its scenario, as if it were the only one."""
     scenario, rounds, process = training.parts.scenario, training.rounds, training.process
     learner, memo = training.learner, training.learner.memo

@@ -40,7 +40,7 @@ from edgesim.reports.load import Run, open_run
 from edgesim.runs.assembly import Assembly, Build, Load, build_network, load_data
 from edgesim.runs.recording import Recording, provenance
 from edgesim.runs.table_spill import JobCounts, Released
-from edgesim.runs.training import Training, assemble_all, open_backends
+from edgesim.runs.training import RunningTraining, assemble_all, open_backends
 from edgesim.runs.tree import edge_power
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
@@ -132,12 +132,12 @@ class Simulation:
             key=Key(scenario.seed), shared=parts.shared, failures=parts.failures, costs=self.costs,
         )  # fmt: skip
         alone = not others
-        first = Training(self.world, parts, backend, observer, self._spent, checkpoint, answers, alone=alone)
+        first = RunningTraining(self.world, parts, backend, observer, self._spent, checkpoint, answers, alone=alone)
         more = []
         for its_parts, its_backend in others:
             saved = checkpoint and checkpoint.of_session(its_parts.scenario.session_name)
             more.append(
-                Training(self.world, its_parts, its_backend, observer, self._spent, saved, answers, alone=alone)
+                RunningTraining(self.world, its_parts, its_backend, observer, self._spent, saved, answers, alone=alone)
             )
         self.trainings = (first, *more)
         introduce([each.session for each in self.trainings])

@@ -23,7 +23,7 @@ from edgesim.records.writer import PART_ROWS, Part, RunFolder
 from edgesim.reports.critical_path import attributed, round_limits_s
 
 if TYPE_CHECKING:
-    from edgesim.runs.training import Training
+    from edgesim.runs.training import RunningTraining
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Released:
 class Releasing:
     """An observer that moves final rows to the run folder, part by part, and passes rounds on to another observer."""
 
-    def __init__(self, training: Training, observer: Observer) -> None:
+    def __init__(self, training: RunningTraining, observer: Observer) -> None:
         self.folder: RunFolder | None = None  # where rows are moved; None: they stay in memory
         self._training = training
         self._observer = observer

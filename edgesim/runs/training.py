@@ -99,7 +99,7 @@ class _Named:
         self._observer.round_closed({**info, "session": self._session})
 
 
-class Training:
+class RunningTraining:
     """A training in a world: its learner, session, rounds and tables."""
 
     def __init__(

@@ -11,7 +11,7 @@ import simpy
 from edgesim.core.job import DELIVERED, Completion, Job
 from edgesim.core.learner import Learner, ServerStep
 from edgesim.core.update import ModelRef
-from edgesim.engine.edges.edge_servers import Report
+from edgesim.engine.edges.edge_servers import OrderReport
 from edgesim.engine.rounds import check_closed_by
 from edgesim.engine.server_queue import Merges
 from edgesim.engine.session import Session
@@ -62,7 +62,7 @@ class EdgeServer:
         self._run_has_stopped = stopped
         self._gives_up = gives_up
         self._gave_up = False
-        self._report = Report()
+        self._report = OrderReport()
         self._job: Job | None = None  # the order it works on
         self._done: Callable[[], None] | None = None
         self._next: tuple[Job, Callable[[], None]] | None = None  # order, that it has not begun with
@@ -84,7 +84,7 @@ class EdgeServer:
         if self._job is job:
             self._job = self._done = None
 
-    def report(self) -> Report:
+    def report(self) -> OrderReport:
         """Return the work done for the current order."""
         return self._report
 
@@ -103,7 +103,7 @@ class EdgeServer:
             self._asked = self.session.env.event()
             yield self._asked
         (self._job, self._done), self._next = self._next, None
-        self._report = Report()
+        self._report = OrderReport()
         learner: Any = self.session.learner
         learner.adopt(self._job.base)
 
@@ -147,7 +147,7 @@ class EdgeServer:
 
     def _count(self, completions: Sequence[Completion], used: Sequence[Completion], server_s: float) -> None:
         before, samples = self._report, self.session.setting.samples
-        self._report = Report(
+        self._report = OrderReport(
             rounds=before.rounds + 1,
             asked=before.asked + len(completions),
             used=before.used + len(used),

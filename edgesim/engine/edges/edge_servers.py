@@ -31,7 +31,7 @@ from edgesim.world.prices.ledger import NETWORK, ServerUse
 _FIRST_NUMBER = -(2**60)  # of transfers from here downwards: those of jobs are positive, of peers small
 
 
-class Report(NamedTuple):
+class OrderReport(NamedTuple):
     """Work of an edge server for an order so far."""
 
     rounds: int = 0
@@ -54,7 +54,7 @@ class Worker(Protocol):
     def drop(self, job: Job) -> None:
         """Forget an order: the edge server finishes its current work, and its model goes nowhere."""
 
-    def report(self) -> Report:
+    def report(self) -> OrderReport:
         """Return the work done for its current order."""
 
     def hand_in(self, job: Job) -> None:
@@ -150,7 +150,7 @@ class EdgeServers(Participants):
         super().__init__(world.driver, len(workers))
         self.world = world
         self.j_per_bit = j_per_bit
-        self.reports: dict[int, Report] = {}  # of orders that the server has not counted yet, by id
+        self.reports: dict[int, OrderReport] = {}  # of orders that the server has not counted yet, by id
         self._workers = workers
         self._there = _UntilGivenUp(n=len(workers), given_up=np.zeros(len(workers), dtype=bool))
         world.backhaul.append(self._under_way)

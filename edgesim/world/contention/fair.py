@@ -23,7 +23,7 @@ from edgesim.world.contention.base import (
     check_start,
     check_under_way,
 )
-from edgesim.world.contention.paths import GRAINS, Agenda, Flow, Line, SharedPath, connected, fill
+from edgesim.world.contention.paths import GRAINS, Agenda, Line, PathFlow, SharedPath, connected, fill
 
 
 class FairLinks(SharedLinks):
@@ -36,7 +36,7 @@ class FairLinks(SharedLinks):
 
     def __init__(self, capacity_bps: Mapping[Any, float]) -> None:
         self._capacity = Capacities(capacity_bps)
-        self._flows: dict[int, Flow] = {}
+        self._flows: dict[int, PathFlow] = {}
         self._lines: dict[Link, Line] = {}
         self._paths: dict[tuple[Line, ...], SharedPath] = {}
         self._stamps = count()
@@ -44,7 +44,7 @@ class FairLinks(SharedLinks):
         self._now_s = -math.inf
         # since the last settling, all at _now_s
         self._changed: dict[Line, None] = {}
-        self._unplaced: dict[int, Flow] = {}
+        self._unplaced: dict[int, PathFlow] = {}
 
     @property
     def busy(self) -> int:
@@ -60,7 +60,7 @@ class FairLinks(SharedLinks):
         check_start(flow, self._flows, path, nbytes)
         speeds = {link: self._capacity[link] for link in path if nbytes}
         self._move_to(now_s)
-        new = self._flows[flow] = Flow(flow, tuple(speeds), 8.0 * nbytes, 8.0 * nbytes, now_s)
+        new = self._flows[flow] = PathFlow(flow, tuple(speeds), 8.0 * nbytes, 8.0 * nbytes, now_s)
         for link, bps in speeds.items():
             if link not in self._lines:
                 self._lines[link] = Line(bps)
@@ -113,7 +113,7 @@ class FairLinks(SharedLinks):
             if not line.contended:  # then it is in the caps of its flows
                 self._unplaced.update(line.flows)
 
-    def _under_way(self, flow: int, until_s: float) -> Flow:
+    def _under_way(self, flow: int, until_s: float) -> PathFlow:
         """Return a flow whose rate holds from the last change until a second."""
         check_under_way(flow, self._flows)
         self._settle_before(until_s)
@@ -154,7 +154,7 @@ class FairLinks(SharedLinks):
         self._changed, self._unplaced = {}, {}
         self._level(seeds, [flow for flow in moving if flow.shared_path is not None])
 
-    def _level(self, seeds: Sequence[Line], newcomers: Sequence[Flow]) -> None:
+    def _level(self, seeds: Sequence[Line], newcomers: Sequence[PathFlow]) -> None:
         lines, shared_paths = connected(seeds)
         before = [shared_path.capped for shared_path in shared_paths]
         levels = fill(lines)
@@ -168,7 +168,7 @@ class FairLinks(SharedLinks):
         for shared_path in shared_paths:
             self._announce(shared_path)
 
-    def _detach(self, flow: Flow) -> None:
+    def _detach(self, flow: PathFlow) -> None:
         flow.stop(self._now_s)
         shared_path, flow.shared_path = flow.shared_path, None
         if shared_path is None:
@@ -180,7 +180,7 @@ class FairLinks(SharedLinks):
             for line in shared_path.lines:
                 del line.shared_paths[shared_path]
 
-    def _attach(self, flow: Flow) -> tuple[Line, ...]:
+    def _attach(self, flow: PathFlow) -> tuple[Line, ...]:
         """Put a flow where its links say that it belongs; return the contended ones."""
         lines = [self._lines[link] for link in flow.path]
         contended = tuple(line for line in lines if line.contended)
@@ -197,7 +197,7 @@ class FairLinks(SharedLinks):
         flow.shared_path.join(flow)
         return contended
 
-    def _restart(self, flow: Flow) -> None:
+    def _restart(self, flow: PathFlow) -> None:
         """Let a flow go on from now, at its own cap or with the clock of its shared path."""
         flow.stop(self._now_s)
         if flow.shared_path is not None and not flow.shared_path.is_capped(flow):

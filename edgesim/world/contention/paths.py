@@ -55,7 +55,7 @@ class Line:
     """A link with transfers. While levels are sought: what it has to spare and which paths still want of it."""
 
     capacity_bps: float
-    flows: dict[int, Flow] = field(default_factory=dict)
+    flows: dict[int, PathFlow] = field(default_factory=dict)
     shared_paths: dict[SharedPath, None] = field(default_factory=dict)
     contended: bool = False
     spare: int = 0
@@ -114,7 +114,7 @@ class SharedPath:
     lines: tuple[Line, ...]
     riders: Agenda  # flows at the level by what the clock shows at their end
     since_s: float
-    members: list[tuple[float, int, Flow]] = field(default_factory=list)  # ascending by cap, then flow
+    members: list[tuple[float, int, PathFlow]] = field(default_factory=list)  # ascending by cap, then flow
     capped: int = 0
     capped_grains: int = 0
     level_bps: float = math.inf
@@ -122,7 +122,7 @@ class SharedPath:
     lead: tuple[float, int] | None = None  # the first end, as announced
     stamp: int = -1
 
-    def join(self, flow: Flow) -> None:
+    def join(self, flow: PathFlow) -> None:
         """Take in a flow, on the side of its neighbours."""
         entry = (flow.cap_bps, flow.id, flow)
         if bisect_left(self.members, entry) < self.capped:
@@ -130,7 +130,7 @@ class SharedPath:
             self.capped_grains += flow.cap_grains
         insort(self.members, entry)
 
-    def leave(self, flow: Flow) -> None:
+    def leave(self, flow: PathFlow) -> None:
         """Let go of a member."""
         place = bisect_left(self.members, (flow.cap_bps, flow.id, flow))
         del self.members[place]
@@ -138,7 +138,7 @@ class SharedPath:
             self.capped -= 1
             self.capped_grains -= flow.cap_grains
 
-    def is_capped(self, flow: Flow) -> bool:
+    def is_capped(self, flow: PathFlow) -> bool:
         """Return True if a member runs at its own cap."""
         return self.capped == len(self.members) or (flow.cap_bps, flow.id) < self.members[self.capped][:2]
 
@@ -186,7 +186,7 @@ class SharedPath:
 
 
 @dataclass(slots=True, eq=False)
-class Flow:
+class PathFlow:
     """A transfer: it rides the clock of its shared path, or has `left_bits` at `since_s` and a pace of its own."""
 
     id: int
