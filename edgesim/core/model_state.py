@@ -20,12 +20,7 @@ Mapped: TypeAlias = dict[str, Any]  # result of an operation: nested like the fi
 
 def mapped(fn: Callable[..., Any], state: Mapping[str, Any], *others: Mapping[str, Any]) -> Mapped:
     """Return `fn(tensor, *tensors of the other states)` for each tensor of a state."""
-    return {
-        name: mapped(fn, value, *(other[name] for other in others))
-        if isinstance(value, Mapping)
-        else fn(value, *(other[name] for other in others))
-        for name, value in state.items()
-    }
+    return named(lambda _, *tensors: fn(*tensors), state, *others)
 
 
 def named(fn: Callable[..., Any], state: Mapping[str, Any], *others: Mapping[str, Any]) -> Mapped:

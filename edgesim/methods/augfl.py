@@ -206,11 +206,9 @@ class AugFL(Method):
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device adapted at its last turn, the global one if it had no turn."""
-        return (
-            global_model
-            if device_state is None
-            else {"params": device_state["adapted"], "buffers": device_state["buffers"]}
-        )
+        if device_state is None:
+            return global_model
+        return {"params": device_state["adapted"], "buffers": device_state["buffers"]}
 
     def _meta_gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
         """Return y + w_i (g - alpha H g), whatever batch the loop would have taken."""

@@ -32,7 +32,7 @@ from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.augfl import split_sizes
 from edgesim.methods.fedjs import noted
 
-_BANK = ModelBank("device")  # the last model of each device
+BANK = ModelBank("device")  # the last model of each device
 _WEIGHT_BYTES = 4
 _WEIGH_FLOPS = 5.0  # a parameter of each model that is weighed: a difference, its square, a sum; a product, a sum
 
@@ -126,7 +126,7 @@ class FedFomo(Method):
         offered = sorted(sent if self.offered == "last_round" else {*state["offered"], *sent})
         models: dict[str, Any] = {}
         for device in offered:
-            models |= _BANK.put(device, sent[device] if device in sent else model_of(global_model, device))
+            models |= BANK.put(device, sent[device] if device in sent else BANK.get(global_model, device))
         affinity = {device: dict(row) for device, row in state["affinity"].items()}
         shares = np.zeros(len(updates))  # of the positive weights, those of others' models; 0 without any
         for place, update in enumerate(updates):
@@ -149,7 +149,7 @@ class FedFomo(Method):
         return Task(
             local_sgd=(setting.training.local_sgd(view.round),),
             held_out=kind.samples - trained_on,
-            down=_BANK.payload(kind.others, setting, whole=kind.new),
+            down=BANK.payload(kind.others, setting, whole=kind.new),
             up=Payload(extra_bytes=_WEIGHT_BYTES * weighed),
             passes=(Pass(), looks, mixes) if weighed else (Pass(),),
             config={"seed": float(seed), "looked_at": float(looked_at)},
@@ -194,15 +194,7 @@ def weights_of(loss: float, losses: Sequence[float], distances: Sequence[float])
 def _others(task: Task) -> list[int]:
     """Return the devices whose models a task downloads, ascending."""
     assert task.down is not None
-    return _BANK.numbers(task.down)
-
-
-def model_of(global_model: ModelState, device: int) -> ModelState:
-    """Return the model of a device from the server's copy. Raises KeyError if the server has none."""
-    model = _BANK.get(global_model, device)
-    if model is None:
-        raise KeyError(device)
-    return model
+    return BANK.numbers(task.down)
 
 
 # --- on the device ----------------------------------------------------------------------------------------------
@@ -222,7 +214,7 @@ def _start(context: Context) -> LocalState:
     base = context.copy(
         model_in(received) if kept is None else {"params": kept["start_params"], "buffers": kept["start_buffers"]}
     )
-    candidates = [context.copy(model_of(received, other)) for other in _others(context.task)]
+    candidates = [context.copy(BANK.get(received, other)) for other in _others(context.task)]
     if kept is not None:
         candidates.append(context.copy(model_in(kept)))
     order = Key(int(context.task.config["seed"])).at(context.device).numpy().permutation(len(context.shard))

@@ -139,15 +139,15 @@ def models_of(global_model: ModelState, clusters: int, seed: int) -> list[ModelS
     first = model_in(global_model)
     found: list[ModelState] = [first]
     for number in range(1, clusters):
-        model = _BANK.get(global_model, number)
-        if model is None:
-            shuffled = {}
-            for place, (name, t) in enumerate(first["params"].items()):
-                generator = torch.Generator().manual_seed(Key(seed).at(number).at(place).word())
-                order = torch.randperm(t.numel(), generator=generator).to(t.device)
-                shuffled[name] = t.flatten()[order].view(t.shape)
-            model = {**first, "params": shuffled}
-        found.append(model)
+        if _BANK.collection(number) in global_model:
+            found.append(_BANK.get(global_model, number))
+            continue
+        shuffled = {}
+        for place, (name, t) in enumerate(first["params"].items()):
+            generator = torch.Generator().manual_seed(Key(seed).at(number).at(place).word())
+            order = torch.randperm(t.numel(), generator=generator).to(t.device)
+            shuffled[name] = t.flatten()[order].view(t.shape)
+        found.append({**first, "params": shuffled})
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from edgesim.core import model_state as ms
@@ -19,10 +20,10 @@ def test_a_model_comes_back_as_it_was_put() -> None:
     held = {**first, **BANK.put(2, models[2]), **BANK.put(10, models[10])}
     for number, model in models.items():
         found = BANK.get(held, number)
-        assert found is not None
         assert {kind: list(ts) for kind, ts in found.items()} == {kind: list(model[kind]) for kind in ms.MODEL}
         assert all(torch.equal(a, b) for a, b in zip(ms.tensors_in(found), ms.tensors_in(model), strict=True))
-    assert BANK.get(held, 1) is None
+    with pytest.raises(KeyError, match="cluster_1"):
+        BANK.get(held, 1)
     names = [name for tensors in held.values() for name in tensors]
     assert len(names) == len(set(names)) == 3 * len(list(ms.tensors_in(first)))
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
-from edgesim.methods.fedfomo import FedFomo, chosen_of, model_of, weights_of
+from edgesim.methods.fedfomo import BANK, FedFomo, chosen_of, weights_of
 from tests.conftest import digits_scenario
 from tests.contracts.support import NORMED, mixed_scenario, run
 from tests.methods.hand_made import KEY, message_of, server_of, setting_of, view_of
@@ -100,7 +100,7 @@ def test_three_rounds_in_plain_torch(monkeypatch, model):
     close_to(flat(learner.weights()), mean(own, [samples_of(job) for job in round_]), atol=1e-5)
     for device in range(DEVICES):
         close_to(flat(learner.method.personal_model(learner.weights(), learner.memory[device])), own[device], 1e-5)
-        close_to(flat(model_of(learner.weights(), device)), own[device], atol=1e-5)
+        close_to(flat(BANK.get(learner.weights(), device)), own[device], atol=1e-5)
         for other, found in state["affinity"][device].items():
             assert found == pytest.approx(sums[device, other], rel=1e-2, abs=1e-5)
     metrics = simulation.tables["metrics"].frame().query("name == 'from_others'").sort_values(["round", "device"])
@@ -175,7 +175,7 @@ def test_a_merge_on_paper(offered, expected):
     assert (two.state["offered"], two.state["known"]) == (expected, [0, 1, 2])
     assert set(two.model) == {"params", "buffers", *(f"device_{k}" for k in expected)}
     values = {0: 4.0, 1: 2.0, 2: 6.0}
-    assert [model_of(two.model, k)["params"]["a.weight"].item() for k in expected] == [values[k] for k in expected]
+    assert [BANK.get(two.model, k)["params"]["a.weight"].item() for k in expected] == [values[k] for k in expected]
     assert two.state["affinity"] == {0: {}, 1: {0: -1.0, 2: 0.0}, 2: {0: 0.5, 1: 1.0}}
     assert three.state["affinity"] == {0: {}, 1: {0: -2.0, 2: 0.0}, 2: {0: 1.0, 1: 2.0}}
     assert two.metrics["from_others"] == {1: 0.0, 2: pytest.approx(0.5)}
