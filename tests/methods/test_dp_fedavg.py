@@ -192,6 +192,7 @@ def test_a_run_reports_what_it_spends():
     ("method", "changes", "says"),
     [
         ({"epsilon": 1e-3, "rounds": 10}, {}, r"method\.epsilon: .* finds no noise for 0\.001 .*ask for more"),
+        ({"epsilon": 0.1028, "rounds": 1}, {}, r"method\.epsilon: .* finds no noise for 0\.1028 "),
         ({"epsilon": 8.0}, {}, r"method\.epsilon: goes with method\.rounds"),
         ({"rounds": 10}, {}, r"method\.epsilon: goes with method\.rounds"),
         ({"epsilon": 8.0, "noise_multiplier": 1.0}, {}, r"method\.epsilon: gives the noise_multiplier"),

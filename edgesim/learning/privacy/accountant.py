@@ -26,6 +26,8 @@ Source: Mironov, Talwar and Zhang, "Renyi Differential Privacy of the Sampled Ga
 Wutschitz, "Numerical Composition of Differential Privacy" (NeurIPS 2021).
 """
 
+_ALL_NOISE = 1e9  # noise multiplier that leaves nothing of a device: what "rdp" still reports then is its least epsilon
+
 
 def check_installed(key: str) -> None:
     """Raise ConfigError that names the `key` which needs opacus if it is not installed. Opacus is not loaded."""
@@ -53,6 +55,8 @@ def noise_for(accountant: Accountant, epsilon: float, rate: float, releases: int
     from opacus.accountants.utils import get_noise_multiplier
 
     try:
+        if accountant == "rdp" and epsilon <= epsilon_spent(accountant, _ALL_NOISE, 1.0, 1, delta):
+            raise ValueError("the conversion to epsilon alone takes more than the budget")
         with _quiet():
             found = get_noise_multiplier(
                 target_epsilon=epsilon,
