@@ -163,9 +163,10 @@ def accuracy_of(method, failures):
         method=method,
         failures=failures,
         selection="all",
-        training={"local_epochs": 3, "batch": 16, "lr": 0.1},
-        stop={"rounds": 10},
-        evaluation={"every": 10},
+        model="mlr",
+        training={"batch": 16, "lr": 0.2},
+        stop={"rounds": 8},
+        evaluation={"every": 8},
     )
     return float(frames(run(scenario))["evals"]["accuracy"].iloc[-1])
 
