@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 DECISIONS := how_many_phones which_deadline which_method when_to_train chips_or_links
 
-.PHONY: demo decision decisions test test-rest test-all test-nightly durations check format lint types tests golden studies-quick studies-page \
+.PHONY: demo decision decisions quick test test-rest test-all test-nightly durations check format lint types tests golden studies-quick studies-page \
 	methods-page validation performance docs clean
 
 demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
@@ -28,6 +28,9 @@ decisions: .venv/demo  ## Run the studies of all example decisions and write the
 # CONTRIBUTING.md says what each of these shows, and how long it takes.
 test: .venv/dev tests  ## Install with the development tools and run the short tests
 
+quick: .venv/dev  ## Run a sample of the short tests, one in four of every file
+	EDGESIM_TEST_SIZE=quick $(PYTEST)
+
 test-rest: .venv/dev  ## Run what `make test` leaves out
 	EDGESIM_TEST_SIZE=rest $(PYTEST)
 
@@ -38,8 +41,7 @@ test-nightly: .venv/dev  ## Search for hours: random examples by the thousand, m
 	EDGESIM_TEST_SIZE=nightly $(PYTEST) --timeout 0
 
 durations: .venv/dev  ## Run the short tests and write how long each file of them takes, tests/durations.csv
-	EDGESIM_TEST_SIZE=short $(PYTEST) --junitxml runs/short.xml
-	$(BIN)/python -m tests.durations runs/short.xml
+	EDGESIM_TEST_SIZE=short $(PYTEST) -p tests.durations
 
 check: .venv/dev lint types tests  ## What has to hold before a commit
 

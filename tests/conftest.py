@@ -70,8 +70,10 @@ def simulate_null(scenario: edgesim.Scenario) -> Simulation:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that a run of this size is not for."""
-    config.hook.pytest_deselected(items=[item for item in items if not sizes.belongs(item)])
-    items[:] = [item for item in items if sizes.belongs(item)]
+    chosen = sizes.chosen(items)
+    left_out = set(items).difference(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = chosen
 
 
 @pytest.fixture(scope="session", autouse=True)

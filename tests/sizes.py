@@ -2,6 +2,7 @@
 
 EDGESIM_TEST_SIZE, which the make targets set, is one of
 
+- quick: one in four of the short tests of every file, and none that starts a process; `make quick`
 - short: representatives of every kind of test; `make test`, and what pytest does by itself
 - rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
 - all: every test, at full size, in one go
@@ -11,13 +12,15 @@ EDGESIM_TEST_SIZE, which the make targets set, is one of
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Container, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import Phase, is_hypothesis_test, settings
 
-SIZES = ("short", "rest", "all", "nightly")
+SIZES = ("quick", "short", "rest", "all", "nightly")
 SIZE = os.environ.get("EDGESIM_TEST_SIZE") or "short"
 if SIZE not in SIZES:
     raise pytest.UsageError(f"EDGESIM_TEST_SIZE: must be one of {', '.join(SIZES)}, got {SIZE!r}")
@@ -32,7 +35,7 @@ grows = pytest.mark.grows
 
 def sized(short: T, everything: T, nightly: T) -> T:
     """Return the one of three values that is for this run."""
-    return {"short": short, "nightly": nightly}.get(SIZE, everything)
+    return {"quick": short, "short": short, "nightly": nightly}.get(SIZE, everything)
 
 
 def examples(everything: int, short: int | None = None) -> int:
@@ -62,9 +65,26 @@ def _larger(value: Any) -> Any:
     return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=full)
 
 
+QUICK = 4  # a quick run has one in so many of the short tests of a file that start no process
+
+
+def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that this run is for."""
+    found = [item for item in items if belongs(item)]
+    if SIZE != "quick":
+        return found
+    places: Counter[Path] = Counter()
+    kept = []
+    for item in found:
+        if not any(item.get_closest_marker(name) for name in ("process", "kills", "workers")):
+            places[item.path] += 1
+            kept += [item] * (places[item.path] % QUICK == 1)
+    return kept
+
+
 def belongs(item: pytest.Item) -> bool:
-    """Whether a test is one of those that this run is for."""
-    if SIZE == "short":
+    """Whether a run of this size has a test, in a quick run if it is drawn."""
+    if SIZE in ("quick", "short"):
         return item.get_closest_marker("full") is None
     if SIZE == "rest":
         larger = item.get_closest_marker("full") is not None or item.get_closest_marker("grows") is not None

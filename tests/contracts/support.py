@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,22 @@ def claims(method: str) -> Sequence[str]:
     return [name for name in COORDINATORS if shipped[name].protocol in needs_of(method).protocols]
 
 
-# What a short run tries where a larger one tries every method: one for each kind of Needs, a plain one where it can.
 _PLAIN = ("fedavg", "dpsgd", "scaffold", "heterofl")
-REPRESENTATIVES = set({needs_of(m): m for m in sorted(METHODS, key=lambda m: m in _PLAIN)}.values())
+
+
+def _representatives() -> set[str]:
+    """Return methods that have every value of every field of Needs among them: plain ones first, then few others."""
+    chosen, seen = set(), set[tuple[str, Any]]()
+    for method in sorted(METHODS, key=lambda each: each not in _PLAIN):
+        needs = needs_of(method)
+        values = {(each.name, getattr(needs, each.name)) for each in fields(needs)}
+        if method in _PLAIN or values - seen:
+            chosen.add(method)
+            seen |= values
+    return chosen
+
+
+REPRESENTATIVES = _representatives()  # what a short run tries where a larger one tries every method
 
 
 def tried(cases: Sequence[Any]) -> list[Any]:

@@ -58,8 +58,11 @@ def text_of(seed: int, case: int) -> bytes:
     return mutated(known[random.choice(sorted(known))], random)
 
 
-def judged(text: bytes, folder: Path) -> tuple[str, str]:
-    """Return how a scenario ended, and the line or fault it ended with: load, validate, estimate, run."""
+def judged(text: bytes, folder: Path, worth_s: float = WORTH_S) -> tuple[str, str]:
+    """Return how a scenario ended, and the line or fault it ended with: load, validate, estimate, run.
+
+    One whose estimate is more than `worth_s` seconds of the host, which depend on its load, is not run.
+    """
     from edgesim.cli.scenarios import checked
     from edgesim.core.errors import ConfigError, DataError, EdgesimError
     from edgesim.runs.estimate import estimate
@@ -81,7 +84,7 @@ def judged(text: bytes, folder: Path) -> tuple[str, str]:
     except ConfigError as error:
         if not str(error).startswith("estimate: "):
             return "fault", f"estimate refuses what validate accepts: {error}"
-    if host_s > WORTH_S:
+    if host_s > worth_s:
         return "long", f"{host_s:g} s"
     started_s = time.process_time()
     try:
