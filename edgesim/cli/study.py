@@ -127,7 +127,7 @@ class CellsOfStudy(StudyFolder):
         found = MadeRuns(study, self.size, [(each.cell, run) for each, run in kept], len(planned), missing)
         if missing:
             print_note(found.told)
-        if not all(each.is_done() for each, _ in kept):
+        if not all(each.is_current() for each, _ in kept):
             print_note("some runs were made by other code; edgesim study run repeats them")
         for learned, charged in dict.fromkeys((run.learned_by, run.charged_as) for _, run in kept if run.charged_as):
             print_note(f"learned by {learned}, charged as {charged}")

@@ -47,7 +47,9 @@ def read_columns(path: Path, columns: Sequence[str], kind: Kind = DataError, con
         groups = (about.row_group(place) for place in range(about.num_row_groups))
         rows = sum(max(group.num_rows, 0) for group in groups)
         check_room(max(rows, about.num_rows) * len(columns) * _VALUE_BYTES, path, kind)
-        table = file.read(columns=list(columns)).select(list(columns))
+        # Threads cost more than they save in tables of few values, and a study reads hundreds of them.
+        threads = rows * len(columns) > 1_000_000
+        table = file.read(columns=list(columns), use_threads=threads).select(list(columns))
         table.validate(full=True)
     return table
 

@@ -101,6 +101,10 @@ class Planned:
         found = _stamp_in(self.folder)
         return found is not None and self.stamp.items() <= found.items()
 
+    def is_current(self) -> bool:
+        """True if nothing in the stamp of a run that was kept has changed. Its tables are not read again."""
+        return self.stamp.items() <= dict(from_json(read_text(self.folder / STAMP, ConfigError))).items()
+
 
 def folder_of(file: Path, size: str) -> Path:
     """Return the default folder for the runs of a study, below the current folder."""
