@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +119,7 @@ class Simulation:
         off_s = batteries.off_s if batteries else None
         sleeps = fleet.sleep_w != fleet.idle_w
 
+        @lru_cache(maxsize=1)  # joules and costs of idle and of sleeping devices are asked for at one instant
         def asleep_s(now_s: float) -> Arr:
             return np.where(sleeps, parts.availability.off_s(now_s), 0.0)
 
