@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.sizes import full
+
 SCRIPTS = Path(__file__).parents[2] / "analysis"
 
 
@@ -61,6 +63,7 @@ def test_a_missing_run_is_one_line(name, tmp_path, monkeypatch, capsys):
     assert err.startswith(f"error: {tmp_path / 'nothing'}") and err.count("\n") == 1
 
 
+@full
 def test_the_notebook_runs_and_is_stored_without_outputs():
     """In a kernel of its own, as a reader runs it: from the folder where it lies."""
     notebook = nbformat.read(SCRIPTS / "compare_methods.ipynb", as_version=4)

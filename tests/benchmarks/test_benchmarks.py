@@ -104,7 +104,7 @@ def measured(folder: Path, *words: object) -> tuple[_Report, str]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", thinned(NAMES, {"engine", "sharing"}))
+@pytest.mark.parametrize("name", thinned(NAMES, {"sharing"}))
 def test_it_gives_rows(name: str, tmp_path: Path) -> None:
     report, page = measured(tmp_path, name)
     (section,) = report.sections
@@ -117,6 +117,7 @@ def test_it_gives_rows(name: str, tmp_path: Path) -> None:
     assert all(f"| {row.name} | " in page for row in section.rows)
 
 
+@full
 @pytest.mark.process
 def test_reports_of_several_calls_become_one_page(tmp_path: Path) -> None:
     """Nothing is measured again; a report of another machine is refused, and so is what is none."""

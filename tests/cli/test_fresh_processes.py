@@ -86,7 +86,7 @@ COMMANDS = {
     "import-trace google-cluster": f"{DATA}/task_usage.csv --out usage.csv",
 }
 # In a short run: each of those that read what training has kept, and a few others.
-_SHORT = ("cache", "replay", "table", "study table")
+_SHORT = ("replay", "study table")
 
 
 @pytest.fixture(scope="module")

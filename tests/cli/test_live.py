@@ -241,6 +241,7 @@ def test_a_run_is_watched_to_its_end_and_not_disturbed(here: Path) -> None:
     assert call("diff", "run", "alone").out == "identical\n"
 
 
+@full
 @pytest.mark.process
 @pytest.mark.kills
 @pytest.mark.parametrize(
@@ -288,6 +289,7 @@ def test_the_run_of_a_cell_is_shown_while_it_is_written_beside_its_place(here: P
     assert call("watch", "cell").out.endswith("\ncell: finished after 1 round: 1 rounds done\n")
 
 
+@full
 @pytest.mark.process
 @pytest.mark.kills
 def test_the_run_of_a_cell_whose_study_was_killed_is_shown_as_cut_off(here: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from edgesim.files import user_cache
 from tests.calling import call
+from tests.sizes import full
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.toml"
 _RUN = """
@@ -47,6 +48,7 @@ def test_what_trains_nothing_loads_no_torch_once_a_profile_is_kept(
     assert loaded("cache", "--user") == set()
 
 
+@full
 @pytest.mark.process
 def test_training_with_a_kept_profile_traces_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path / "cache"))

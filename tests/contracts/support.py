@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -80,12 +81,14 @@ LATE_COMPUTING, LATE_UPLOADING = 0, 1
 KEY = Key(5)
 
 
+@cache
 def needs_of(method: str) -> Needs:
     """Return what a method needs."""
     needs: Needs = find("method", method)[0].needs
     return needs
 
 
+@cache
 def claims(method: str) -> Sequence[str]:
     """Return the protocols that edgesim ships and a method runs on, in the order of COORDINATORS."""
     shipped = plugins_of("protocol")

@@ -11,6 +11,7 @@ from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.view import FleetView
 from edgesim.world.batteries.base import Batteries
 from tests.conftest import frames, simulate_null, timing_scenario
+from tests.sizes import full
 
 ROUNDS, ASKED = 4, 30
 FLEET = [
@@ -111,7 +112,7 @@ def every_time():
     return stack
 
 
-@pytest.mark.parametrize("fleet", [FLEET, MIXED], ids=["one_block", "three_blocks"])
+@pytest.mark.parametrize("fleet", [FLEET, pytest.param(MIXED, marks=full)], ids=["one_block", "three_blocks"])
 @pytest.mark.parametrize(
     "changes",
     [

@@ -407,21 +407,21 @@ def check(given: Mapping[str, Any], trace: Path) -> None:
         pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
 
 
-@settings(ALIKE, max_examples=examples(220, short=20))
+@settings(ALIKE, max_examples=examples(220, short=8))
 @given(given=with_rounds())
 def test_laws_of_rounds(given, trace):
     """Synchronous, with deadlines of every rule, and over-selection."""
     check(given, trace)
 
 
-@settings(ALIKE, max_examples=examples(140, short=15))
+@settings(ALIKE, max_examples=examples(140, short=6))
 @given(given=without_rounds())
 def test_laws_without_rounds(given, trace):
     """Buffered and fully asynchronous."""
     check(given, trace)
 
 
-@settings(ALIKE, max_examples=examples(250, short=15))
+@settings(ALIKE, max_examples=examples(250, short=6))
 @given(given=among_peers())
 def test_laws_among_peers(given, trace):
     """No server; devices wait for one another's messages, with batteries, outages, crashes and partial work."""

@@ -105,7 +105,7 @@ def by_hand(berlin_flops_per_s: float, paris_flops_per_s: float) -> edgesim.Scen
 ANY_RUN = st.one_of(with_rounds(), without_rounds(), among_peers())
 
 
-@settings(ALIKE, max_examples=examples(100, short=12))
+@settings(ALIKE, max_examples=examples(100, short=6))
 @given(given=ANY_RUN)
 def test_at_flat_prices_all_is_amount_times_price(given, trace):
     seen = Seen({**given, "prices": FLAT}, trace)
@@ -126,7 +126,7 @@ def test_at_flat_prices_all_is_amount_times_price(given, trace):
     assert spent.loc["server_hours", ["cost", "co2e_g"]].tolist() == pytest.approx([11 * end_s, 17 * end_s])
 
 
-@settings(ALIKE, max_examples=examples(100, short=12))
+@settings(ALIKE, max_examples=examples(100, short=6))
 @given(given=ANY_RUN)
 def test_every_joule_is_priced_at_its_own_time_and_place(given, trace):
     zones = ["a" if i % 2 else "b" for i in range(len(given["fleet"]))]

@@ -70,7 +70,7 @@ def bytes_and_joules_add_up(seen: Watched) -> None:
     assert rounds["total_energy_j"].max() <= total_j * (1 + 1e-9) or not len(rounds)
 
 
-@settings(ALIKE, max_examples=examples(250, short=15))
+@settings(ALIKE, max_examples=examples(250, short=6))
 @given(given=gossips())
 def test_laws_of_gossip(given: Mapping[str, Any], trace: Path) -> None:
     """Every law holds, and a second run is the same to the last bit."""

@@ -170,7 +170,7 @@ def of_sessions(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@settings(ALIKE, max_examples=examples(150, short=15))
+@settings(ALIKE, max_examples=examples(150, short=6))
 @given(given=of_sessions())
 def test_sessions_count_what_is_in_progress(given: Mapping[str, Any]) -> None:
     """At every round of every session."""
@@ -264,7 +264,7 @@ def of_edges(draw: st.DrawFn) -> dict[str, Any]:
     return {**own, "seed": draw(st.integers(0, 999))}
 
 
-@settings(ALIKE, max_examples=examples(150, short=15))
+@settings(ALIKE, max_examples=examples(150, short=6))
 @given(given=of_edges())
 def test_edge_servers_count_what_is_in_progress(given: Mapping[str, Any]) -> None:
     """At every round of the cloud."""

@@ -16,6 +16,7 @@ from edgesim.core.update import ModelRef
 from edgesim.world.failures.base import Failure, FailurePart
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 from tests.engine.test_peers import BITS, LINE, OWN, POWER, SHARED, TASK, UNIT, by_hand, run, sent_by, there_until
+from tests.sizes import full
 
 MESSAGE_S = BITS / 1e6  # 18.17 s at 1 Mbit/s, at which devices send
 IDLE_W, COMPUTE_W, TRANSMIT_W, RECEIVE_W = 2.0, 3.0, 1.0, 0.5  # the last three above idle
@@ -321,7 +322,7 @@ def test_partial_work_is_a_share_of_the_steps(tmp_path, links):
 OUTAGE = {"name": "link_outage", "up": "8 s", "down": "3 s"}
 
 
-@pytest.mark.parametrize("failures", [[], [OUTAGE]], ids=["", "outages"])
+@pytest.mark.parametrize("failures", [[], pytest.param([OUTAGE], marks=full)], ids=["", "outages"])
 @both_links
 def test_a_battery_that_never_empties_changes_nothing(links, failures):
     """Jobs and rounds are the same to the last bit, whatever messages meet whatever outages."""

@@ -21,6 +21,7 @@ from edgesim.reports.stats import JOULES
 from edgesim.runs.simulate import Silent, Simulation, simulate
 from edgesim.runs.training import assemble_all
 from tests.conftest import digits_scenario, timing_scenario
+from tests.sizes import spread
 
 BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
 SECOND = 7.3806e8  # FLOP/s at which a device trains 500 samples in 10 s
@@ -309,8 +310,10 @@ PEERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PEERS)
-@pytest.mark.parametrize("world", ["steady", "churn", "asked anew", "outages"])
+@pytest.mark.parametrize(
+    ("world", "kind"),
+    spread([(world, kind) for world in ("steady", "churn", "asked anew", "outages") for kind in PEERS], 5),
+)
 def test_peers_of_two_sessions_on_devices_of_their_own_are_as_if_alone(kind, world):
     """Every job and round, but for the joules of the world; whoever shares a device is refused."""
     churn = {"availability": {"name": "sessions", "on": "60 s", "off": "30 s"}}

@@ -113,13 +113,13 @@ def in_devices(simulation: Any) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("name", spread(RUNS, 6))
+@pytest.mark.parametrize("name", spread(RUNS, 4))
 def test_a_merge_counts_what_a_run_that_ends_there_has_spent(name):
     """For every merge of a run: a run that stops there breaks off the jobs in flight and charges them."""
     long = simulate_null(given(name, 6))
     rounds = frames(long)["rounds"]
     in_flight = 0
-    for count in (1, 2, 4, 6):
+    for count in (1, 4, 6):
         stopped = simulate_null(given(name, count))
         spent, row = in_devices(stopped), rounds.iloc[count - 1]
         found = {column: float(row[f"total_{column}"]) for column in SPENT}
@@ -128,8 +128,8 @@ def test_a_merge_counts_what_a_run_that_ends_there_has_spent(name):
     assert bool(in_flight) == (name not in ("sync", "dropping the late") and "peers" not in name)
 
 
-@pytest.mark.parametrize("at_s", [1.5, 7.0, 16.0])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("at_s", thinned([1.5, 7.0, 16.0], [7.0]))
+@pytest.mark.parametrize("name", spread(RUNS, 8))
 def test_at_any_instant_it_is_what_breaking_off_would_charge(name, at_s):
     """At the end of its simulated time a run breaks off what is at work; it is asked just before that."""
     stop = {"stop": edgesim.config.scenario.Stop(sim_time=at_s)}
@@ -153,19 +153,19 @@ def test_at_any_instant_it_is_what_breaking_off_would_charge(name, at_s):
             *("buffered", "buffered, many at work", "buffered, shared links", "peers", "peers, shared links"),
             *("peers, links that fail", "peers, shared links that fail", "peers with batteries"),
         ],
-        ["buffered", "buffered, shared links", "peers", "peers with batteries"],
+        ["buffered, shared links", "peers with batteries"],
     ),
 )
 def test_asking_changes_nothing(name, monkeypatch):
     """Asked at every event, twice, a run is the same bit for bit."""
-    plain = frames(simulate_null(given(name, 4)))
+    plain = frames(simulate_null(given(name, 2)))
     step, asked = edgesim.engine.world.simpy.Environment.step, []
 
     def asking(env):
         step(env)
         world = asked[0]
-        assert world.totals() == world.totals()
         asked.append(world.totals())
+        assert world.totals() == asked[-1]
 
     make = edgesim.engine.world.World.__init__
 
@@ -175,15 +175,24 @@ def test_asking_changes_nothing(name, monkeypatch):
 
     monkeypatch.setattr(edgesim.engine.world.World, "__init__", making)
     monkeypatch.setattr(edgesim.engine.world.simpy.Environment, "step", asking)
-    seen = frames(simulate_null(given(name, 4)))
+    seen = frames(simulate_null(given(name, 2)))
     for table in ("jobs", "rounds"):
         assert seen[table].to_csv() == plain[table].to_csv()
     for before, after in pairwise(asked[1:]):  # nothing that was spent is ever given back, but for rounding
         assert all(b <= a * (1 + 1e-9) + 1e-9 for b, a in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("stop", [{"rounds": 4}, {"sim_time": "21 s"}, {"rounds": 4, "energy": "200 J"}])
-@pytest.mark.parametrize("name", ["sync", "keeping the late", "buffered", "peers"])
+@pytest.mark.parametrize(
+    ("name", "stop"),
+    spread(
+        [
+            (name, stop)
+            for name in ("sync", "keeping the late", "buffered", "peers")
+            for stop in ({"rounds": 4}, {"sim_time": "21 s"}, {"rounds": 4, "energy": "200 J"})
+        ],
+        4,
+    ),
+)
 def test_whoever_says_what_a_run_spent_says_the_same(name, stop, tmp_path):
     """The tables, the commands `table` and `energy`, the columns of studies, and the devices."""
     scenario = given(name, 4).model_copy(update={"stop": edgesim.config.scenario.Stop(**stop)})

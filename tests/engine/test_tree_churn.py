@@ -160,7 +160,7 @@ LAWS = (
 )
 
 
-@settings(ALIKE, max_examples=examples(500, short=20))
+@settings(ALIKE, max_examples=examples(500, short=6))
 @given(given=trees())
 def test_laws_of_trees(given: Mapping[str, Any], trace: Path) -> None:
     """Every law holds, and a second run is the same to the last bit."""

@@ -85,7 +85,7 @@ def rivals(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(ALIKE, max_examples=examples(300, short=30))
+@settings(ALIKE, max_examples=examples(300, short=10))
 @given(given=rivals())
 def test_who_waits_is_overtaken_once(given: Mapping[str, Any]) -> None:
     """While a session that works in rounds waits for a device, each of the others begins jobs at most at two instants.

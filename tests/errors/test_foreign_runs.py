@@ -24,6 +24,7 @@ from edgesim.runs.progress import glance_of, panel_of
 from edgesim.studies.study import load_study, write_trials
 from tests.calling import TINY, call
 from tests.records.written import seal_again
+from tests.sizes import spread
 
 KINDS = ("targets", "pareto", "energy", "cost", "rounds", "lorenz", "topology")  # of pictures
 # Every command that looks at runs; {run} is a run folder, {here} the folder around it.
@@ -100,7 +101,7 @@ def evil(here: Path) -> Iterator[Path]:
     sys.modules.pop(EVIL, None)
 
 
-@pytest.mark.parametrize("words", VIEWS, ids=lambda words: " ".join(words[:1] + words[2:4]))
+@pytest.mark.parametrize("words", spread(map(list, VIEWS), 8), ids=lambda words: " ".join(words[:1] + words[2:4]))
 def test_looking_at_a_run_imports_no_class_that_it_names(run: Path, evil: Path, words: Sequence[str]) -> None:
     """Each part of its scenario is one from outside."""
 
@@ -184,7 +185,7 @@ def write_everywhere(run: Path, text: str) -> None:
     edit(run, change)
 
 
-@pytest.mark.parametrize("words", VIEWS, ids=lambda words: " ".join(words[:1] + words[2:4]))
+@pytest.mark.parametrize("words", spread(map(list, VIEWS), 8), ids=lambda words: " ".join(words[:1] + words[2:4]))
 def test_a_run_folder_cannot_move_the_cursor(run: Path, words: Sequence[str]) -> None:
     """Neither by what it holds nor by its name."""
     write_everywhere(run, CLEARS)

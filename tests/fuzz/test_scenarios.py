@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.bases import bases
 from tests.fuzz.mutate import to_toml
 from tests.fuzz.scenarios import judged, text_of, verdicts
-from tests.sizes import grows, sized, spread
+from tests.sizes import full, grows, sized, spread
 
 SEED, CASES = 1, sized(20, 300, 20_000)
 
@@ -30,6 +30,7 @@ def test_what_is_mutated_runs(name, tmp_path) -> None:
     assert judged(to_toml(bases()[name]).encode(), tmp_path, math.inf) == ("ran", "")
 
 
+@full
 def test_a_case_is_the_same_again_in_any_process() -> None:
     """Whoever is shown a fault by its number finds it, however Python orders its sets."""
     print_all = (

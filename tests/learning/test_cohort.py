@@ -25,7 +25,7 @@ from edgesim.learning.train.trainer import CHUNK, Trainer
 from tests.conftest import digits_scenario
 from tests.contracts.support import prepare
 from tests.kinks import without_kinks
-from tests.sizes import thinned
+from tests.sizes import spread, thinned
 
 CLOSE = 1e-5  # of the largest number: the tolerance that docs/howto/speed.md states for a round
 PARTS = {
@@ -109,7 +109,7 @@ def test_readers_of_text_are_stacked_too(model):
     assert differs(alone, together) < CLOSE
 
 
-@pytest.mark.parametrize("settings", PARTS["steps"])
+@pytest.mark.parametrize("settings", spread(PARTS["steps"], 2))
 def test_all_settings_of_sgd(settings):
     """Momentum, weight decay and clipping are each device's own."""
     alone, together = stacked(training={"local_epochs": 2, "batch": 8, "lr": 0.1, **settings})

@@ -12,6 +12,7 @@ from edgesim.core.rng import Key
 from edgesim.learning.models.lstm_modules import LstmLayer, LstmNetwork
 from edgesim.learning.models.recurrent import LstmChar
 from edgesim.runs.network import cost_profile_of
+from tests.sizes import full
 
 TOKENS, POSITIONS = 7, 6
 SMALL = LstmChar(embedding=4, hidden=5, layers=2)
@@ -90,6 +91,7 @@ def test_flops_by_hand() -> None:
     assert not profile.coverage.left_at_zero
 
 
+@full
 def test_the_model_command_shows_it_as_published() -> None:
     """Embedding 80 x 8; a layer 4 (in x 256 + 256 x 256 + 2 x 256); output 256 x 80 + 80."""
     profile = measured("lstm_char", None, None)

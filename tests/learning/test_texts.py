@@ -17,6 +17,7 @@ from edgesim.learning.data.sources.texts import MarkovText, TextFiles, stationar
 from edgesim.reports.load import open_run
 from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
+from tests.sizes import full
 
 WROTE = {"ann": "abcabcabd", "bob": "aabbaabbz"}  # windows of two: four for each, the last for the test
 
@@ -146,7 +147,7 @@ def test_a_user_writes_the_same_whoever_else_does() -> None:
     "model",
     [
         {"name": "lstm_char", "hidden": 12, "layers": 1},
-        {"name": "transformer_char", "layers": 1, "width": 8, "heads": 2},
+        pytest.param({"name": "transformer_char", "layers": 1, "width": 8, "heads": 2}, marks=full),
     ],
     ids=lambda model: model["name"],
 )

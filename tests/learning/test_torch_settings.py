@@ -19,7 +19,7 @@ from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.reports.compare import diff
 from edgesim.reports.load import Run
 from tests.calling import TINY
-from tests.sizes import full
+from tests.sizes import full, spread
 
 
 class Setting(NamedTuple):
@@ -105,7 +105,7 @@ def run(folder: Path) -> Run:
     return edgesim.run(folder / "scenario.toml", ["stop.rounds=2"], out=folder / "run")
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("setting", spread(SETTINGS.values(), 6), ids=SETTINGS)
 def test_a_run_knows_no_setting_of_its_caller(setting: Setting, plain: Run, tmp_path: Path) -> None:
     with setting.enter():
         shown = setting.look()

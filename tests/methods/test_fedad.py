@@ -313,9 +313,10 @@ def test_a_timing_only_run_trains_the_whole_model():
 @pytest.mark.parametrize(
     ("model", "changes"),
     [
-        *((model, {}) for model in MODELS),
-        ("tests.plugins.own_networks:Volume", {}),
-        ("tests.plugins.own_networks:Sequence", {}),
+        (MODELS[0], {}),
+        *(pytest.param(model, {}, marks=full) for model in MODELS[1:]),
+        pytest.param("tests.plugins.own_networks:Volume", {}, marks=full),
+        pytest.param("tests.plugins.own_networks:Sequence", {}, marks=full),
         (MODELS[0], {"hessian_of": "linear", "lanczos_starts": 2, "lanczos_steps": 4, "probe_samples": 3}),
         pytest.param(NORMED, {"rate_source": "dense", "hessian_samples": 3}, marks=full),
         (MODELS[0], {"rate_source": "fixed", "fixed_ratio": 0.5, "exact_k": True}),

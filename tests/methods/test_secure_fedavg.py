@@ -20,6 +20,7 @@ from edgesim.methods.secure_fedavg import SecureFedAvg
 from tests.conftest import frames, simulate_null
 from tests.contracts.support import mixed_scenario, prepare, run
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
+from tests.sizes import spread
 
 NUMBERS = 100
 SETTING = setting_of([10] * 5, {"a": NUMBERS})
@@ -133,7 +134,7 @@ def test_sizes_are_options():
     assert got == [(0, 20), (80, 4 * 17), (400 + 4 * 17, math.ceil(100 * 11 / 8) + 2), (1, 35)]
 
 
-@pytest.mark.parametrize(("log_users", "log_numbers", "expansion"), [(10, 20, 1.73), (14, 24, 1.98)])
+@pytest.mark.parametrize(("log_users", "log_numbers", "expansion"), spread([(10, 20, 1.73), (14, 24, 1.98)], 1))
 def test_expansion_is_the_abstract_s(log_users, log_numbers, expansion):
     """Bytes of a device by those of 16-bit numbers in the clear: 1.73 and 1.98, of which the model down is no part."""
     users, numbers = 2**log_users, 2**log_numbers

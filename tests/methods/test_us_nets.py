@@ -19,6 +19,7 @@ from tests.contracts.support import NORMED, fingerprint, mixed_scenario, run
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.recorded import close_to, record
 from tests.methods.test_fjord import tiers
+from tests.sizes import spread
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 US_NETS = {"name": "us_nets", "widths": list(QUARTERS), "random_widths": 1}
@@ -77,15 +78,21 @@ def trained(job, widths, ranks, distill, factors=(1.0, 1.0)):
     return {name: tensor.detach() for name, tensor in w.items()}
 
 
-@pytest.mark.parametrize("distill", [True, False])
 @pytest.mark.parametrize(
-    ("method", "factors"),
-    [
-        (US_NETS, (1.0, 1.0)),
-        ({**US_NETS, "random_widths": 2}, (1.0, 1.0)),
-        ({"name": "slimfl"}, (0.5, 0.5)),
-        ({"name": "slimfl", "weights": [0.25, 0.75]}, (0.25, 0.75)),
-    ],
+    ("method", "factors", "distill"),
+    spread(
+        [
+            (method, factors, distill)
+            for method, factors in (
+                (US_NETS, (1.0, 1.0)),
+                ({**US_NETS, "random_widths": 2}, (1.0, 1.0)),
+                ({"name": "slimfl"}, (0.5, 0.5)),
+                ({"name": "slimfl", "weights": [0.25, 0.75]}, (0.25, 0.75)),
+            )
+            for distill in (True, False)
+        ],
+        2,
+    ),
 )
 def test_a_device_s_steps(method, factors, distill, monkeypatch):
     """All slices of a step, of one set of weights; the widest on labels, the others on what it says or on labels."""

@@ -15,6 +15,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.reports.figure_numbers import gini, lorenz_curve
 from edgesim.reports.figures import COLUMNS_IN, FORMATS, GREY, parse_width, save
 from edgesim.reports.pictures import accuracy, heat, lorenz, pareto, round_lengths, stacked, time_to_target, topology
+from tests.sizes import spread
 
 LONG = "a method with a rather long name, deadline = 30 s"
 WIDTHS = list(COLUMNS_IN.values())
@@ -113,7 +114,7 @@ def test_all_text_fits_and_lies_on_no_other(name, width):
     assert place.width > 0.4 and place.height * figure.get_figheight() > 0.5
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", spread(PICTURES, 3))
 def test_they_are_vectors_and_the_same_each_time(name, tmp_path):
     """Text stays text in an SVG, fonts are TrueType in a PDF, and two drawings are one file."""
     for ending in FORMATS:

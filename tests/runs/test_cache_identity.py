@@ -396,6 +396,7 @@ def test_a_plug_in_that_is_edited_while_a_study_runs(folder: Path, workers: str)
     assert done.stdout == again
 
 
+@full
 @pytest.mark.workers
 @pytest.mark.process
 def test_workers_that_would_train_with_other_code(folder: Path) -> None:

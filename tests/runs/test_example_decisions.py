@@ -11,7 +11,7 @@ import pytest
 
 from edgesim.studies.study import load_study
 from tests.calling import call
-from tests.sizes import thinned
+from tests.sizes import full
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "scenarios" / "decisions"
@@ -33,7 +33,8 @@ def test_the_page_has_the_question_and_the_command(name: str) -> None:
     assert f"scenarios/decisions/{name}.toml" in PAGE
 
 
-@pytest.mark.parametrize("name", thinned(STUDIES, ["chips_or_links"]))
+@full
+@pytest.mark.parametrize("name", STUDIES)
 def test_one_seed_becomes_a_report(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The study as it is, but for its rounds: run, tabulated and reported, with what it costs."""
     monkeypatch.chdir(tmp_path)

@@ -28,7 +28,7 @@ from edgesim.reports.load import Run
 from edgesim.runs.simulate import simulate
 from tests.calling import TINY, call, names
 from tests.runs.test_processes import started, wait_until
-from tests.sizes import sized, thinned
+from tests.sizes import full, sized, thinned
 
 ROUNDS = 40
 KILLS = sized(1, 7, 70)  # of each protocol and backend
@@ -277,7 +277,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
 CASES = [(protocol, backend) for protocol in PROTOCOLS for backend in BACKENDS]
 
 
-@pytest.mark.parametrize(("protocol", "backend"), thinned(CASES, [("deadline", "serial"), ("buffered", "workers")]))
+@pytest.mark.parametrize(("protocol", "backend"), thinned(CASES, [("deadline", "serial")]))
 @pytest.mark.grows
 @pytest.mark.kills
 @pytest.mark.workers
@@ -312,7 +312,7 @@ def test_a_run_killed_at_any_instant_goes_on(
 # --- studies ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.grows
+@full
 @pytest.mark.kills
 @pytest.mark.workers
 @pytest.mark.process

@@ -24,7 +24,7 @@ from tests.calling import names
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.records.written import manifest_of, whole
 from tests.runs.test_run_lifecycle import Looking, killed_at, often
-from tests.sizes import grows, sized
+from tests.sizes import grows, sized, thinned
 
 __all__ = ["often"]  # a fixture
 
@@ -85,7 +85,7 @@ class Watching(Looking):
         self.seen.append((run, sorted(run.manifest["files"])))
 
 
-@pytest.mark.parametrize("what", RUNS)
+@pytest.mark.parametrize("what", thinned(RUNS, ["sync", "one by one", "restarts"]))
 def test_tables_are_those_of_a_run_that_keeps_all_in_memory(tmp_path: Path, often: None, what: str) -> None:
     """At the end, and at every look before: each shows the rows up to a round, which the finished run has too."""
     scenario = timing_scenario(**{**BASE, **RUNS[what]})
@@ -142,6 +142,7 @@ def test_memory_holds_a_part_and_what_is_not_final(tmp_path: Path, monkeypatch: 
         assert 0 < max(most["jobs"], most["rounds"]) <= rows
 
 
+@grows
 @pytest.mark.parametrize("place", ["add_part", "release"])
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("what", ["sync", "one by one"])
@@ -154,7 +155,7 @@ def test_an_interrupt_at_any_moment_keeps_every_row_once(
     for kind in (RunFolder, Table):
         if (really := getattr(kind, place, None)) is not None:
             owner, original = kind, really
-    for nth in range(6):
+    for nth in sized((0, 3), range(6), range(6)):
         calls = []
 
         def press(*words: Any, nth: int = nth, calls: list[int] = calls, **more: Any) -> Any:
@@ -189,7 +190,7 @@ def test_a_kill_at_any_instant_leaves_the_last_state(
     scenario = timing_scenario(**{**BASE, "stop": {"rounds": 5}})
     expected = held(simulate_null(scenario))
     seen = set()
-    for step in range(0, 1000, sized(23, 5, 1)):
+    for step in range(0, 1000, sized(71, 5, 1)):
         folder = tmp_path / str(step) / "run"
         try:
             with killed_at(step, monkeypatch):

@@ -29,7 +29,7 @@ from tests.calling import call, names
 from tests.records.test_run_folder import frames
 from tests.runs.test_interrupt import check_rounds
 from tests.runs.test_processes import children_of, started
-from tests.sizes import full, thinned
+from tests.sizes import full, grows, sized, thinned
 
 RUN = ("run", "scenario.toml", "--out", "run", "--quiet")
 SCENARIO = {"method": {"name": "fedavg"}, "evaluation": {"targets": []}}
@@ -180,13 +180,14 @@ def write(folder: Path, value: float, overwrite: bool = False, goes_on: bool = F
         )
 
 
+@grows
 @pytest.mark.parametrize("how", thinned(["overwrite", "goes_on"], ["overwrite"]))
 def test_a_kill_at_any_instant_leaves_the_old_run_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Never some files of each; and the same command can be given again, and then leaves nothing behind."""
     seen = set()
-    for step in range(100):
+    for step in range(0, 100, sized(3, 1, 1)):
         folder = tmp_path / str(step) / "run"
         write(folder, 1.0, status="interrupted")
         (folder / "notes.txt").write_text("mine")

@@ -11,11 +11,12 @@ import pytest
 import edgesim
 from edgesim.core.errors import ConfigError
 from tests.calling import call
-from tests.sizes import thinned
+from tests.sizes import spread, thinned
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
 FILES = sorted(FOLDER.glob("*.toml"))
 BY_NAME = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+BY_FEW_NAMES = pytest.mark.parametrize("path", spread(FILES, 8), ids=lambda path: path.stem)
 
 
 def skip_without_data(err: str) -> None:
@@ -65,7 +66,7 @@ def test_a_scenario_trains(path: Path, tmp_path: Path) -> None:
         assert known and each.saved_weights == ["best", "final"]
 
 
-@BY_NAME
+@BY_FEW_NAMES
 def test_a_scenario_runs_without_its_data(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times and energies need no training, unless the method plans from its results; so this holds on every machine."""
     monkeypatch.chdir(FOLDER)

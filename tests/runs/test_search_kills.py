@@ -13,9 +13,9 @@ import pytest
 import edgesim
 from tests.calling import TINY, call, names
 from tests.runs.test_kills import VICTIMS, Killer, check_answers, check_same
-from tests.sizes import sized
+from tests.sizes import full, sized
 
-KILLS = sized(2, 10, 70)
+KILLS = sized(10, 10, 70)
 STUDY = """
 name = "which rate"
 base = "scenario.toml"
@@ -51,7 +51,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.grows
+@full
 @pytest.mark.kills
 @pytest.mark.workers
 @pytest.mark.process

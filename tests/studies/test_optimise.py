@@ -14,7 +14,7 @@ import edgesim
 from edgesim.studies.optimise import Optimisation, Trial
 from edgesim.studies.study import load_study
 from tests.calling import TINY, call, names
-from tests.sizes import sized
+from tests.sizes import full, sized
 
 IDLE_W, CAPACITANCE = 0.5, 1e-28
 # Joules of a computation of W FLOPs on one core at f Hz: W/k (IDLE / f + CAPACITANCE f^2). The derivative is 0 here:
@@ -79,7 +79,7 @@ def searched(file: str, trials: int, out: str = "runs") -> Optimisation:
 
 def test_the_known_optimum_of_a_null_problem_is_found(here: Path) -> None:
     """Less than a millionth of a joule a second would be lucky; a hundredth of the optimum is not."""
-    search = searched("energy.toml", 40)
+    search = searched("energy.toml", 24)
     [best] = search.best
     assert best.point["network.up"] == "2_Mbit_s"  # idle joules of a shorter upload are fewer
     assert best.point["fleet.0.cpu.frequency"] == pytest.approx(BEST_HZ, rel=0.1)
@@ -100,6 +100,7 @@ def test_joules_are_those_of_the_closed_form(here: Path) -> None:
     assert energy_j == pytest.approx(energy_j[0] + slope * (form - form[0]), rel=1e-9)
 
 
+@full
 def test_the_front_of_two_objectives_is_found(here: Path) -> None:
     """Faster than the thriftiest frequency is a trade; slower than it loses both ways."""
     text = ENERGY.replace('minimise = ["energy_j"]', 'minimise = ["energy_j", "sim_time_s"]')
@@ -119,6 +120,7 @@ def test_the_front_of_two_objectives_is_found(here: Path) -> None:
     assert sum(hz[number] < BEST_HZ for number in front) <= 1  # none faster has found fewer joules yet
 
 
+@full
 def test_what_is_made_large(here: Path) -> None:
     (here / "slow.toml").write_text(ENERGY.replace('minimise = ["energy_j"]', 'maximise = ["sim_time_s"]'))
     [best] = searched("slow.toml", 24).best
@@ -277,6 +279,7 @@ def test_other_code_makes_the_runs_anew(here: Path, monkeypatch: pytest.MonkeyPa
     assert trials_in(here / "runs") == before
 
 
+@full
 def test_seed_and_batch_decide_which_trials_there_are(here: Path) -> None:
     searched("energy.toml", 4)
     for change in ("seed = 2", "startup = 1\nbatch = 1"):

@@ -12,6 +12,7 @@ import pytest
 import edgesim
 from edgesim.studies.study import load_study
 from tests.calling import call
+from tests.sizes import full
 
 SHIPPED = Path(__file__).parents[2] / "scenarios" / "studies" / "phones_and_boards.toml"
 TIMING = """
@@ -34,6 +35,7 @@ def test_the_cells_of_the_study() -> None:
     assert [(block.name, block.count) for block in blocks] == [("phone", 30), ("board", 20)]
 
 
+@full
 def test_accounts_and_the_sentence_on_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without training and for two rounds, so all columns are to the end and not to 80 %."""
     monkeypatch.chdir(tmp_path)

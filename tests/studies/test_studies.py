@@ -26,7 +26,7 @@ from edgesim.studies.study import load_study
 from edgesim.studies.values import numbers, pivoted
 from tests.calling import TINY, call, names
 from tests.records.written import new_tables, write
-from tests.sizes import full
+from tests.sizes import full, spread
 
 SHIPPED = Path(__file__).parents[2] / "scenarios" / "studies"
 OPERATIONS = Path(__file__).parents[1] / "world" / "data" / "fedpmt_table_5_2.csv"
@@ -456,7 +456,7 @@ overrides = ["stop.rounds=8"]
 # --- those that come with edgesim -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", spread(sorted(SHIPPED.glob("*.toml")), 12), ids=lambda path: path.stem)
 def test_a_shipped_study_is_valid_in_all_sizes(path: Path) -> None:
     """Loading tries the scenarios of all cells; quick and full are sizes of every study."""
     study = load_study(path)

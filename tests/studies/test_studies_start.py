@@ -56,7 +56,7 @@ def start(scenario: edgesim.Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario.method.value.init(parts.setting, Key(scenario.seed))
 
 
-@pytest.mark.parametrize("path", spread(STUDIES, 8), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", spread(STUDIES, 3), ids=lambda path: path.stem)
 def test_every_cell_can_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every size; cells that differ only in what nobody looks at before a run are tried once."""
     study, tried = load_study(path), set()
