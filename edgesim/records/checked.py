@@ -139,7 +139,7 @@ def read_table(table: str, files: Mapping[Path, bytes]) -> pd.DataFrame:
                 got = f"{in_short(kind)}{' with gaps' if gaps else ''}"
                 raise ConfigError(f"{path}: column {name} must be {dtype}, found {got}")
         with reading(path, "table", ConfigError):
-            frames.append(conform(table, found.to_pandas(ignore_metadata=True), str(path)))
+            frames.append(conform(table, found.to_pandas(ignore_metadata=True, use_threads=False), str(path)))
     frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
     _check_values(table, frame, list(files)[-1])
     return frame

@@ -176,7 +176,7 @@ def read(path: Path) -> pd.DataFrame:
     return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
 
 
-@pytest.mark.parametrize("form", thinned(["csv", "arrow", "parquet"], ["csv", "arrow"]))
+@pytest.mark.parametrize("form", thinned(["csv", "arrow", "parquet"], ["csv"]))
 def test_tables_of_a_study_are_those_of_its_runs_to_the_last_digit(here: Path, tmp_path: Path, form: str) -> None:
     done = call("export", "study.toml", "--to", form, "--out", tmp_path / "tables")
     names = [*TABLES, "settings", "runs"]
@@ -205,6 +205,7 @@ def test_tables_of_a_run_that_diverged_have_words_for_it(here: Path, tmp_path: P
     assert said[0].startswith("diverged in round 1: ")
 
 
+@full
 def test_a_run_without_training_has_tables_too(here: Path, tmp_path: Path) -> None:
     words = ("--set", "backend=null", "--out", tmp_path / "run", "--quiet")
     assert call("run", "base.toml", *words).code == 0

@@ -15,7 +15,7 @@ from edgesim.reports.figures import FORMATS
 from edgesim.reports.groups import groups
 from edgesim.reports.pictures import plot_runs
 from tests.calling import call
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 
 def drawn_text(svg):
@@ -145,6 +145,7 @@ def test_a_wrong_option_is_one_line_and_leaves_nothing(fake_run, tmp_path, monke
     assert list((tmp_path / "here").iterdir()) == []
 
 
+@full
 @pytest.mark.parametrize(
     "words", thinned([["plot"], ["gantt", "--round", "1"]], [["plot"]]), ids=lambda words: words[0]
 )

@@ -15,10 +15,12 @@ from edgesim.config.plugin_fields import PartOf
 from edgesim.config.plugins import PACKAGES, places_of, plugins_of
 from edgesim.core.errors import ConfigError
 from tests.calling import call
+from tests.sizes import spread
 
 MEMBER = {"torchvision:": "torchvision:resnet18"}  # a member of each family
 PLUGINS = [(kind, MEMBER.get(name, name)) for kind in PACKAGES for name in places_of(kind)]
 every_part = pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=[f"{kind}-{name}" for kind, name in PLUGINS])
+some_parts = pytest.mark.parametrize(("kind", "name"), spread(PLUGINS, 80))
 
 
 @pytest.mark.parametrize("kind", PACKAGES)
@@ -30,7 +32,7 @@ def test_what_is_read_from_the_source_is_what_loading_gives(kind: str) -> None:
         assert read[name].summary == (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
-@every_part
+@some_parts
 def test_no_description_ends_in_mid_sentence(kind: str, name: str) -> None:
     """Nor does that of a key; and each has a type and a meaning."""
     found = describe(kind, name)
@@ -40,7 +42,7 @@ def test_no_description_ends_in_mid_sentence(kind: str, name: str) -> None:
     assert place is None or place.summary.endswith(".")
 
 
-@every_part
+@some_parts
 def test_an_example_is_accepted(kind: str, name: str) -> None:
     """The line of the part, and each key laid over it."""
     found = describe(kind, name)

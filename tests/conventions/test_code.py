@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 import pytest
 
@@ -19,11 +20,10 @@ FILE_LINES, TEST_LINES, NESTING = 700, 700, 3
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def walk() -> Iterator[tuple[Source, ast.AST]]:
-    """Yield every node of the package with its file."""
-    for source in sources():
-        for node in ast.walk(source.tree):
-            yield source, node
+@cache
+def walk() -> Sequence[tuple[Source, ast.AST]]:
+    """Return every node of the package with its file."""
+    return [(source, node) for source in sources() for node in ast.walk(source.tree)]
 
 
 def functions() -> Iterator[tuple[Source, Function]]:

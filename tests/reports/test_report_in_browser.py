@@ -13,7 +13,7 @@ from edgesim.reports.html.page import write_report
 from edgesim.studies.report import findings_of, study_of
 from tests.reports import made_up
 from tests.reports.browser import CHARTS, LAYOUT, axe, chromium
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 pytestmark = pytest.mark.process
 SHEET = 688  # pixels of the text of an A4 page with the page's margins
@@ -99,6 +99,7 @@ def test_it_looks_right(opened, tmp_path, width, scheme, media):
     assert layout["faults"] == []
 
 
+@full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_numbers_behind_charts_fit_too(opened, scheme):
     """The tables that are folded away: all open, on a phone."""
@@ -118,7 +119,10 @@ def test_the_check_of_the_layout_finds_faults(opened):
     assert "lie on each other" in faults and "sticks out of the window" in faults and "edge of its chart" in faults
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1000, "dark"), (1600, "light")])
+@full
+@pytest.mark.parametrize(
+    ("width", "scheme"), thinned([(400, "light"), (1000, "dark"), (1600, "light")], [(400, "light")])
+)
 def test_everybody_can_read_it(opened, width, scheme):
     """axe-core finds nothing serious or critical, with all folded tables open."""
     script = axe()
@@ -135,6 +139,7 @@ def test_everybody_can_read_it(opened, width, scheme):
     assert told == []
 
 
+@full
 def test_by_keyboard(opened):
     """The table is sorted and a line hidden without a mouse; every button is reached by Tab, and shows that it is."""
     page = opened(1000).page
@@ -182,6 +187,7 @@ def test_on_paper(opened, tmp_path):
     assert pdf[:5] == b"%PDF-" and pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") >= 3
 
 
+@full
 def test_charts_say_what_they_show(opened):
     """Each has words for those who cannot see it, and a table with its numbers."""
     page = opened(1000).page

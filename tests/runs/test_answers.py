@@ -26,7 +26,7 @@ from edgesim.runs.simulate import simulate
 from tests.calling import TINY, call, names
 from tests.runs.test_checkpoint import training
 from tests.runs.test_processes import children_of
-from tests.sizes import sized
+from tests.sizes import full, sized
 
 __all__ = ["training"]  # a fixture
 
@@ -264,7 +264,7 @@ def test_what_is_damaged_is_computed_again(here: Path, training: list[int], kind
         assert training[0] == 0
 
 
-@pytest.mark.parametrize("jobs", [100, 3], ids=["whole", "cut off"])
+@pytest.mark.parametrize("jobs", [pytest.param(100, marks=full), 3], ids=["whole", "cut off"])
 def test_a_fresh_run_replaces_all_that_was_kept(
     here: Path, training: list[int], monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
@@ -291,6 +291,7 @@ def test_a_fresh_run_replaces_all_that_was_kept(
     check_same("again", "elsewhere/alone")
 
 
+@full
 def test_a_fresh_study_runs_its_finished_cells_again(here: Path, training: list[int]) -> None:
     Path("study.toml").write_text(STUDY.replace("[0, 1, 2]", "[0]"))
     words = ("study", "run", "study.toml", "--runs", "runs")

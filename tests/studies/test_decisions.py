@@ -13,6 +13,7 @@ import pytest
 
 import edgesim
 from tests.calling import TINY, call
+from tests.sizes import full
 
 STUDY = """
 name = "tiny"
@@ -121,6 +122,7 @@ def test_a_front_and_theta_agree_with_the_tables(studied: Path) -> None:
     assert "cheapest from theta 0 to " in shown
 
 
+@full
 def test_a_tornado_of_assumptions(studied: Path) -> None:
     result = found(studied, "sensitivity", "--column", "energy_j", "--base", "method=fedavg,selection.count=2")
     by_axis = {row["axis"]: row for row in result["rows"]}
@@ -133,6 +135,7 @@ def test_a_tornado_of_assumptions(studied: Path) -> None:
     assert swings == sorted(swings, reverse=True)
 
 
+@full
 def test_break_even_over_a_price_and_over_an_axis(studied: Path) -> None:
     sides = ("--between", "method=fedavg", "--and", "method=thin", "--only", "radio=low")
     result = found(studied, "break-even", *sides, "--column", "sim_time_s", "--per", "energy_j", told="")
@@ -157,6 +160,7 @@ def test_break_even_over_a_price_and_over_an_axis(studied: Path) -> None:
         assert (bad.code, bad.err) == (2, "error: --per, --over: give one of them\n")
 
 
+@full
 def test_targets_that_no_run_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stand in every table, as what they are above of; and no configuration that misses its target is chosen."""
     monkeypatch.chdir(tmp_path)

@@ -89,6 +89,7 @@ def test_the_known_optimum_of_a_null_problem_is_found(here: Path) -> None:
     assert all(trial.values[0] >= optimum_j for trial in search.trials)
 
 
+@full
 def test_joules_are_those_of_the_closed_form(here: Path) -> None:
     """Energy and time of all trials are A + B (idle / f + C f^2) and A' + B / f: two unknowns from two of them."""
     trials = [each for each in searched("energy.toml", 12).trials if each.point["network.up"] == "1_Mbit_s"]
@@ -205,6 +206,7 @@ def trials_in(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "trials.json").read_text())["trials"]
 
 
+@full
 def test_trials_are_cells_of_the_study(here: Path) -> None:
     (here / "learns.toml").write_text(LEARNING.replace("[1, 14]", "[14]"))
     code, out, err = call("study", "optimise", "learns.toml", "--trials", 3, "--runs", "runs")
@@ -258,6 +260,7 @@ def test_more_trials_go_on_with_those_that_are_there(here: Path) -> None:
     assert list(trials_in(here / "runs")) == ["0", "1", "2"]
 
 
+@full
 @pytest.mark.workers
 def test_processes_change_no_trial(here: Path) -> None:
     for workers in (1, 2):
@@ -269,6 +272,7 @@ def test_processes_change_no_trial(here: Path) -> None:
     assert (here / "said1").read_text() == (here / "said2").read_text()
 
 
+@full
 def test_other_code_makes_the_runs_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched("energy.toml", 4)
     before = trials_in(here / "runs")

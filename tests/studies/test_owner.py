@@ -11,6 +11,7 @@ import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.reports.load import Run
 from tests.calling import TINY, call
+from tests.sizes import full
 
 A, B = (Path(folder, "study.toml") for folder in "ab")
 STUDY = """
@@ -104,6 +105,7 @@ def test_a_search_keeps_the_trials_of_another(two: Path) -> None:
     assert files("runs") == before
 
 
+@full
 def test_one_option_names_the_folder_of_runs_in_all_commands(two: Path) -> None:
     """What `study run` writes into `--runs`, every other command reads from `--runs`; `--out` is a result alone."""
     where, chosen = ("--runs", "mine"), ("--column", "sim_time_s")

@@ -79,7 +79,7 @@ def answers(there: Availability, now_s: float, occasion: int) -> list[Any]:
 
 
 @example
-@settings(deadline=None, max_examples=examples(8))
+@settings(deadline=None, max_examples=examples(8, short=4))
 @given(asked=st.lists(st.tuples(INSTANTS, st.integers(0, 9)), min_size=1, max_size=4), data=st.data())
 def test_answers_do_not_depend_on_what_was_asked_before(name, asked, data):
     """One object asked in any order, each question twice, answers as new objects do; so do single rows."""
@@ -208,7 +208,7 @@ def test_states_some_time_apart_are_as_alike_as_they_should_be():
         assert onoff.on(rows[began], 100.0 + later_s).mean() == near(expected, began.sum())
 
 
-@settings(deadline=None, max_examples=examples(25))
+@settings(deadline=None, max_examples=examples(25, short=6))
 @given(now_s=INSTANTS, on_s=st.sampled_from([0.3, 7.0, 1e4]), off_s=st.sampled_from([0.1, 7.0, 333.0]))
 def test_the_state_changes_at_the_next_change_and_not_before(now_s, on_s, off_s):
     """The next change of any instant up to it is that change, to the last bit."""
@@ -440,7 +440,7 @@ def spread_out(spans: list[tuple[int, int, int]]) -> Intervals:
     return intervals(3, *rows)
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(deadline=None, max_examples=examples(30, short=6))
 @given(traces=st.lists(SPANS, min_size=2, max_size=3), now_s=st.integers(0, 60))
 def test_a_combination_is_on_where_all_are(traces, now_s):
     """Whole seconds, so that a table of all of them is the whole truth."""
