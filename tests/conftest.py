@@ -17,6 +17,7 @@ from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import Silent, Simulation
 from tests import remembered, sizes
 from tests.calling import TINY
+from tests.records.fake_runs import fake_run as fake_run  # a fixture
 
 sizes.load_profile()
 

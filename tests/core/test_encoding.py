@@ -18,8 +18,8 @@ from edgesim.core.price_list import CostProfile, LayerCost
 from edgesim.core.task import Payload, Submodel
 from tests.calling import TINY
 from tests.conftest import digits_scenario, simulate_null
-from tests.errors.test_bad_input import check
-from tests.learning.test_card import cost_profile_of
+from tests.end_to_end.test_bad_input import check
+from tests.learning.test_measure import cost_profile_of
 
 BITMAP = Encoding(zeros="bitmap")
 PARAMS = frozenset({"params"})

@@ -19,7 +19,7 @@ from edgesim.learning.codec.encode import update_uplinked
 from edgesim.learning.codec.steps import factors, orthonormal, warm
 from tests.contracts.support import COORDINATORS, mixed_scenario, results_of, run
 from tests.contracts.whole_runs import check_whole_runs
-from tests.learning.test_card import cost_profile_of
+from tests.learning.test_measure import cost_profile_of
 from tests.sizes import full
 
 RANK_1 = Encoding(rank=1, error_feedback=True)

@@ -1,7 +1,7 @@
 """FedAD against numbers on paper, and in runs whose jobs become smaller.
 
 Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430. The formulas are
-tested in tests/learning/test_unit_rates.py, test_unit_ranks.py and test_spectrum.py.
+tested in tests/methods/test_unit_rates.py, test_unit_ranks.py and test_spectrum.py.
 """
 
 from __future__ import annotations

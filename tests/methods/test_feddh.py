@@ -1,7 +1,7 @@
 """FedDH against the numbers of three devices and the gradient of a server's samples.
 
 Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430. The pure formulas
-are tested in tests/learning/test_dynamic_weights.py.
+are tested in tests/methods/test_dynamic.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from edgesim.files import user_cache
 from edgesim.files.loaded_code import Unidentified
 from edgesim.runs.simulate import simulate
 from tests.calling import call
-from tests.runs.test_answers import weights_of
+from tests.execution.test_result_cache import weights_of
 from tests.sizes import full
 
 NET = """

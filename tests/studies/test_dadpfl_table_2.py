@@ -20,7 +20,7 @@ from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Payload, Submodel
 from edgesim.learning.submodel import masks
 from edgesim.methods.decentralised.sparse import FirstMasks, Maskable
-from tests.learning.test_card import cost_profile_of
+from tests.learning.test_measure import cost_profile_of
 
 TABLE_2 = Path(__file__).parents[2] / "docs" / "data" / "dadpfl_table_2.csv"
 MIB = 2**20

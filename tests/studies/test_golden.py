@@ -13,11 +13,11 @@ from edgesim.learning.models.chains import CnnDigits
 from edgesim.reports.compare import Tolerance
 from edgesim.studies.golden import GoldenNumbers, load_golden, read_numbers, same, write_numbers
 from tests.calling import Done, call
+from tests.end_to_end.test_scenarios import skip_without_data
 from tests.records.written import seal_again
-from tests.runs.test_scenarios import skip_without_data
 from tests.sizes import thinned
 from tests.studies.golden_project import GOLDEN, LEARNED, PROGRESS, STUDY, replace, rows_of
-from tests.studies.test_studies import contents
+from tests.studies.test_study import contents
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(path.parent.relative_to(ROOT) for path in ROOT.glob("golden/*/golden.toml"))

@@ -11,7 +11,7 @@ import pytest
 
 from edgesim.reports.load import open_run
 from tests.calling import TINY, call
-from tests.errors.test_bad_input import MANY, UNTRAINED, Bad, check
+from tests.end_to_end.test_bad_input import MANY, UNTRAINED, Bad, check
 from tests.sizes import full
 
 POSSIBLE = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.calling import call
-from tests.errors.test_bad_input import Bad, check
-from tests.errors.test_bad_physics import file_of, keys_of, settings
+from tests.end_to_end.test_bad_input import Bad, check
+from tests.end_to_end.test_bad_physics import file_of, keys_of, settings
 
 # TINY has 4 devices in 2 blocks and asks 2 of them a round.
 FEDBUFF, DFEDAVG, RING = "method=fedbuff", "method=dfedavg", "peers=ring"

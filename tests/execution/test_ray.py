@@ -29,8 +29,8 @@ from edgesim.studies.runs import Planned, plan, run_all
 from edgesim.studies.study import load_study
 from tests.calling import TINY, call, names
 from tests.contracts.support import COORDINATORS, NORMED, PLUGINS, mixed_scenario, prepare, results_of
+from tests.execution.test_processes import answers, are_gone, fail, started, vanish, wait_until
 from tests.runs.ray_nodes import Nodes, two_nodes
-from tests.runs.test_processes import answers, are_gone, fail, started, vanish, wait_until
 from tests.sizes import full
 
 STUDY = """

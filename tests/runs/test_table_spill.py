@@ -23,7 +23,7 @@ from edgesim.runs.simulate import Silent, Simulation, simulate
 from tests.calling import names
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.records.written import manifest_of, whole
-from tests.runs.test_run_lifecycle import Looking, killed_at, often
+from tests.runs.test_recording import Looking, killed_at, often
 from tests.sizes import grows, sized, thinned
 
 __all__ = ["often"]  # a fixture

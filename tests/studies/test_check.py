@@ -22,7 +22,7 @@ from edgesim.studies.check_texts import in_words
 from edgesim.studies.golden import load_golden
 from tests.calling import Done, call
 from tests.studies.golden_project import LEARNED, STUDY, replace, rows_of
-from tests.studies.test_studies import contents
+from tests.studies.test_study import contents
 
 FILES = ("--junit", "check.xml", "--json", "check.json", "--markdown", "check.md")
 FAVG, THIN = "method=fedavg,seed=1", "method=thin,seed=1"

@@ -27,7 +27,7 @@ from edgesim.records.schema import TABLES
 from edgesim.reports.load import Run
 from edgesim.runs.simulate import simulate
 from tests.calling import TINY, call, names
-from tests.runs.test_processes import started, wait_until
+from tests.execution.test_processes import started, wait_until
 from tests.sizes import full, sized, thinned
 
 ROUNDS = 40

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.calling import TINY
-from tests.errors.test_bad_input import UNTRAINED, Bad, check
-from tests.errors.test_bad_physics import keys_of, settings
+from tests.end_to_end.test_bad_input import UNTRAINED, Bad, check
+from tests.end_to_end.test_bad_physics import keys_of, settings
 
 # TINY has 4 devices in 2 blocks.
 selection = partial(keys_of, "selection")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgesim.config.plugins import plugins_of
-from tests.errors.test_bad_input import Bad, check
-from tests.errors.test_bad_physics import file_of, settings
+from tests.end_to_end.test_bad_input import Bad, check
+from tests.end_to_end.test_bad_physics import file_of, settings
 
 # TINY has 4 devices.
 METHODS = plugins_of("method")

@@ -9,8 +9,8 @@ import pytest
 import edgesim
 from tests.calling import call
 from tests.conftest import digits_scenario
-from tests.errors.test_bad_input import Bad, check
-from tests.errors.test_bad_physics import settings
+from tests.end_to_end.test_bad_input import Bad, check
+from tests.end_to_end.test_bad_physics import settings
 
 BELOW, UP_TO = "must be less than", "must be less than or equal to"
 ABOVE, FROM = "must be greater than", "must be greater than or equal to"

@@ -26,9 +26,9 @@ from edgesim.records.writer import RunFolder, taken
 from edgesim.runs.recording import Recording
 from edgesim.runs.simulate import simulate
 from tests.calling import call, names
-from tests.records.test_run_folder import frames
-from tests.runs.test_interrupt import check_rounds
-from tests.runs.test_processes import children_of, started
+from tests.execution.test_interrupts import check_rounds
+from tests.execution.test_processes import children_of, started
+from tests.records.test_writer import frames
 from tests.sizes import full, grows, sized, thinned
 
 RUN = ("run", "scenario.toml", "--out", "run", "--quiet")

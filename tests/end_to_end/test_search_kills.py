@@ -12,7 +12,7 @@ import pytest
 
 import edgesim
 from tests.calling import TINY, call, names
-from tests.runs.test_kills import VICTIMS, Killer, check_answers, check_same
+from tests.end_to_end.test_kills import VICTIMS, Killer, check_answers, check_same
 from tests.sizes import full, sized
 
 KILLS = sized(10, 10, 70)

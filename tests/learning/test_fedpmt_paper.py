@@ -23,7 +23,7 @@ from edgesim.learning.cost_models.measured import Measured
 from edgesim.runs.assembly import assemble
 from tests.conftest import SPEEDS, frames, simulate_null, timing_scenario
 
-FILE = Path(__file__).parent / "data" / "fedpmt_table_5_2.csv"
+FILE = Path(__file__).parents[1] / "world" / "data" / "fedpmt_table_5_2.csv"
 MODELS = {"FCNN-MNIST": "fcnn", "CNN-MNIST": "cnn_mnist", "CNN-CIFAR10": "cnn_cifar10"}
 PUBLISHED, CORRECTED = FedPMTPaper(), FedPMTPaper(count="corrected")
 

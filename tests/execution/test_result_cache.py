@@ -24,8 +24,8 @@ from edgesim.execution.backends.workers import WorkersBackend
 from edgesim.execution.result_cache import FOLDER, ROWS, Answers
 from edgesim.runs.simulate import simulate
 from tests.calling import TINY, call, names
-from tests.runs.test_checkpoint import training
-from tests.runs.test_processes import children_of
+from tests.execution.test_checkpoint import training
+from tests.execution.test_processes import children_of
 from tests.sizes import full, sized
 
 __all__ = ["training"]  # a fixture
