@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import dataclasses
 import re
 from collections import defaultdict
@@ -29,19 +28,33 @@ class Row(NamedTuple):
     test: str
 
 
+@cache
 def rows() -> list[Row]:
-    """Return the rows of tests_of_options.csv."""
-    with (Path(__file__).parent / "tests_of_options.csv").open(encoding="utf-8", newline="") as file:
-        return [Row(row["method"], row["key"], *row["test"].split("::")) for row in csv.DictReader(file)]
+    """Return what OPTIONS of the tests of methods say: a test by its name, or by its file and name."""
+    found = []
+    for path in sorted((ROOT / "tests" / "methods").glob("test_*.py")):
+        for node in parsed(path).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "OPTIONS":
+                for method, keys in ast.literal_eval(node.value).items():
+                    for key, test in keys.items():
+                        file, _, name = test.rpartition("::")
+                        found.append(Row(method, key, file or path.name, name))
+    return found
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @cache
 def names_of_tests() -> dict[str, frozenset[str]]:
-    """Return the names of the tests of every file of tests, by the name of the file."""
-    found = {}
+    """Return the names of the tests of the files that are named, by the name of the file."""
+    found, wanted = {}, {row.file for row in rows()}
     for path in (ROOT / "tests").rglob("test_*.py"):
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-        found[path.name] = frozenset(node.name for node in body if isinstance(node, ast.FunctionDef))
+        if path.name in wanted:
+            found[path.name] = frozenset(node.name for node in parsed(path).body if isinstance(node, ast.FunctionDef))
     return found
 
 

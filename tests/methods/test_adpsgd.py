@@ -251,3 +251,11 @@ def test_a_stranger_is_no_partner():
     simulation = Simulation(parts, SerialBackend(parts.make_trainer("cpu")), Silent())
     with pytest.raises(ContractError, match=r"Astray.next_order\(\) names device 0, which is no neighbour"):
         simulation.run()
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "adpsgd": {
+        "steps": "test_several_steps_a_job",
+    },
+}

@@ -185,3 +185,18 @@ def test_a_weight_is_mixed_over_those_who_have_it():
     held = [masks.support(model["params"]) for model in (two, none)]
     assert float(masks.masked_mean([two, none], held, [0.5, 0.5])["params"]["w"]) == 2.0
     assert float(masks.masked_mean([two, none], [{}, {}], [0.5, 0.5])["params"]["w"]) == 1.0
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "aedfl": {
+        "fan_in": "test_few_neighbours_are_fetched",
+        "weights": "test_what_devices_count",
+        "d_min": "test_what_devices_count",
+        "staleness_a": "test_staleness_plays_no_part_with_a_power_of_nothing",
+        "learn": "test_trust_is_learned",
+        "sparsity": "test_sparse_models_of_a_run",
+        "prune_from": "test_the_share_of_zeros_rises",
+        "prune_over": "test_the_share_of_zeros_rises",
+    },
+}

@@ -285,3 +285,16 @@ def test_settings_that_do_not_fit(changes, message):
     """The error names the key, what was found and what would do."""
     with pytest.raises(ConfigError, match=message):
         prepare(mixed_scenario(**changes))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "afd": {
+        "absent": "test_units_are_averaged_over_who_kept_them",
+        "rate": "test_kept_counts",
+        "variant": "test_one_map_for_all",
+        "score": "test_gains_add_up_or_replace_scores",
+        "eps": "test_chances_of_scores",
+        "channels": "test_fjord.py::test_units_of_several_layers",
+    },
+}

@@ -170,3 +170,13 @@ def test_only_plain_sgd():
     scenario = digits_scenario(method="apfl", training={"batch": 16, "momentum": 0.5}, backend="null")
     with pytest.raises(ConfigError, match=r"training\.momentum: must be 0 .* found 0.5; the steps of its personal"):
         simulate_null(scenario)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "apfl": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "alpha": "test_with_alpha_0_devices_use_the_global_model",
+        "adaptive": "test_a_step",
+    },
+}

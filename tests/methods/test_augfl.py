@@ -418,3 +418,23 @@ def test_networks_that_need_two_samples():
         got = merge_arguments(simulation)[2]
         assert {m.steps for m in got} == {steps}
         assert bool(simulation.tables["jobs"].frame()["flops"].max()) == bool(steps)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "augfl": {
+        "alpha": "test_hyper_parameters_of_a_step",
+        "rho": "test_hyper_parameters_of_a_step",
+        "lam": "test_the_teacher_pulls",
+        "support": "test_split_sizes",
+        "split": "test_devices_of_two_rounds",
+        "absent": "test_absent_devices",
+        "temperature": "test_gradient_towards_a_teacher",
+        "teacher": "test_the_teacher_is_trained_once_and_by_its_own_keys",
+        "teacher_epochs": "test_a_teacher_is_trained_on_the_server_s_samples",
+        "teacher_batch": "test_a_teacher_is_trained_on_the_server_s_samples",
+        "teacher_lr": "test_a_teacher_is_trained_on_the_server_s_samples",
+        "teacher_momentum": "test_a_teacher_is_trained_on_the_server_s_samples",
+        "server_samples": "test_server_set",
+    },
+}

@@ -225,3 +225,14 @@ def test_settings_out_of_range(setting, message):
     """Each key is named."""
     with pytest.raises(ConfigError, match=message):
         digits_scenario(method={"name": "beer", **setting}, peers="ring")
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "beer": {
+        "mode": "test_local_epochs_before_the_gradient",
+        "gamma": "test_three_rounds_of_two_peers",
+        "values": "test_three_rounds_of_two_peers",
+        "bits": "test_bytes_of_two_short_vectors",
+    },
+}

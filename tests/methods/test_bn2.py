@@ -212,3 +212,12 @@ def test_a_rate_of_zero_is_a_norm_of_zero():
     simulation = run(mixed_scenario(method="bn2", training=training, stop={"rounds": 3}))
     norms = frames(simulation)["metrics"].query("name == 'norm'").groupby("round")["value"].max()
     assert norms[0] > 0 and norms[2] == 0
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "bn2": {
+        "keep": "test_the_largest_are_chosen_and_averaged",
+        "rank_by": "test_more_steps_are_no_merit",
+    },
+}

@@ -108,3 +108,13 @@ def test_who_did_not_come_is_told_again_what_its_cluster_said():
     assert names == ["answers_1_0", "answers_1_0", "answers_0_0", "answers_0_0"]
     third = method.combine(second.state, second.model, updates, replace(server, round=2), key)
     assert set(third.model["tensors"]) == {"answers_2_0"}
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "comet": {
+        "public_samples": "test_each_step_has_as_many_public_samples",
+        "clusters": "test_k_means_finds_two_heaps_whatever_it_begins_with",
+        "lam": "test_a_step_is_drawn_to_what_the_cluster_said",
+    },
+}

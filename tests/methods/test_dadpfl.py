@@ -389,3 +389,36 @@ def test_more_neighbours_than_others():
 def test_votes_need_training():
     with pytest.raises(ConfigError, match=r"backend\.name: .*dadpfl.* plans from training results|DADPFL plans from"):
         prepare(digits_scenario(method="dadpfl", backend="null", **TEN))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "dadpfl": {
+        "preset": "test_presets",
+        "reuse": "test_every_device_hears_its_neighbours_once",
+        "wait_select": "test_whoever_is_first_may_be_awaited",
+        "wait_schedule": "test_waiting_may_step_down",
+        "wait_timeout": "test_how_long_devices_wait",
+        "on_prior_failure": "test_a_neighbour_that_is_too_slow",
+        "sparsity": "test_a_run_that_prunes",
+        "maskable": "test_dispfl.py::test_whether_shortcuts_are_masked",
+        "initial_masks": "test_presets",
+        "alpha": "test_dispfl.py::test_shares_that_move",
+        "end_round": "test_rounds_that_prune",
+        "growth": "test_without_waiting_and_pruning_it_is_dispfl",
+        "target_sparsity": "test_a_run_that_prunes",
+        "distance": "test_pruning.py::test_distances",
+        "change_below": "test_a_device_votes_by_how_far_it_moved",
+        "majority": "test_the_vote",
+        "clock": "test_pruning.py::test_rounds_of_the_authors",
+        "b": "test_rounds_that_prune",
+        "c": "test_rounds_that_prune",
+        "max_prunings": "test_rounds_that_prune",
+        "sends": "test_what_a_pruning_round_makes",
+        "p": "test_pruning.py::test_how_many_a_layer_can_spare",
+        "q": "test_pruning.py::test_how_many_a_layer_can_spare",
+        "gamma": "test_the_literal_settings_prune_hard",
+        "eta": "test_the_literal_settings_prune_hard",
+        "beta": "test_pruning.py::test_at_most_beta_and_never_the_last",
+    },
+}

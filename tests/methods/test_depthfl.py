@@ -177,3 +177,13 @@ def test_settings_that_do_not_go():
         prepare(digits_scenario(method="depthfl", fleet=fleet, selection="all"))
     with pytest.raises(ConfigError, match=r"^method\.name: depthfl lets exits learn the classes that others see"):
         assemble(scenario_of(objective="regression"))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "depthfl": {
+        "distil": "test_devices_train_all_their_exits_which_learn_from_each_other",
+        "rampup_rounds": "test_devices_train_all_their_exits_which_learn_from_each_other",
+        "weights": "test_a_parameter_is_averaged_over_the_devices_that_have_it",
+    },
+}

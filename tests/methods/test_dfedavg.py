@@ -236,3 +236,13 @@ def test_timing_needs_no_training():
     trained = frames(run(digits_scenario(**changes)))["jobs"]
     timed = frames(run(digits_scenario(backend="null", **changes)))["jobs"]
     assert trained.equals(timed)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "dfedavg": {
+        "mixing": "test_mixing_on_a_path",
+        "reuse": "test_fresh_models_are_those_of_this_round",
+        "wait_select": "test_the_first_to_finish_may_be_any",
+    },
+}

@@ -152,3 +152,15 @@ def test_settings_out_of_range(setting, message):
     """Each key is named."""
     with pytest.raises(ConfigError, match=message):
         digits_scenario(method={"name": "dfedavgm", **setting}, peers="ring")
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "dfedavgm": {
+        "mixing": "test_increments_on_a_path",
+        "momentum": "test_momentum_of_a_quadratic",
+        "payload": "test_increments_do_not_bring_models_together_and_models_do",
+        "values": "test_devices_know_what_others_got",
+        "bits": "test_settings_out_of_range",
+    },
+}

@@ -121,3 +121,15 @@ def test_settings_out_of_range(setting):
     """Each key is named."""
     with pytest.raises(ConfigError, match=f"method.{next(iter(setting))}"):
         digits_scenario(method={"name": "dfedsam", **setting}, peers="ring")
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "dfedsam": {
+        "mixing": "test_models_are_mixed_by_data_size",
+        "reuse": "test_dfedavg.py::test_fresh_models_are_those_of_this_round",
+        "wait_select": "test_dfedavg.py::test_the_first_to_finish_may_be_any",
+        "rho": "test_a_step_of_a_quadratic",
+        "momentum": "test_two_steps_of_a_network",
+    },
+}

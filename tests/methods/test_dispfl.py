@@ -238,3 +238,16 @@ def test_more_neighbours_than_others():
 def test_a_model_without_weights():
     with pytest.raises(ConfigError, match=r"model\.name: by hand has no tensor of two dimensions or more"):
         DisPFL().init(setting_of((1,), {"w": 1}), KEY)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "dispfl": {
+        "sparsity": "test_models_and_masks_of_a_run",
+        "maskable": "test_whether_shortcuts_are_masked",
+        "initial_masks": "test_first_masks",
+        "alpha": "test_shares_that_move",
+        "end_round": "test_what_is_charged",
+        "growth": "test_models_and_masks_of_a_run",
+    },
+}

@@ -190,3 +190,16 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "ditto", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "ditto": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "lam": "test_devices_train_both_models",
+        "proximal": "test_a_personal_step",
+        "global_epochs": "test_work_and_bytes",
+        "personal_epochs": "test_epochs_are_the_scenario_s_unless_given",
+        "first_personal": "test_devices_train_both_models",
+    },
+}

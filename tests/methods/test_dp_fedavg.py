@@ -283,3 +283,18 @@ def test_the_probability_is_part_of_what_a_run_depends_on():
         len({facts("fedavg", **change) for change in ({}, {"asked": Asked(0.5, True)}, {"asked": Asked(1.0, False)})})
         == 1
     )
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "dp_fedavg": {
+        "clip": "test_as_the_paper_s_formula",
+        "noise_multiplier": "test_noise_has_the_deviation_of_the_lemma",
+        "epsilon": "test_a_budget_gives_the_noise",
+        "rounds": "test_after_the_budget_s_rounds_the_model_stays",
+        "delta": "test_epsilon_is_the_library_s",
+        "accountant": "test_epsilon_is_the_library_s",
+        "full_weight": "test_as_the_paper_s_formula",
+        "clip_at": "test_devices_clip_what_they_send",
+    },
+}

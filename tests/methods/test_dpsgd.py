@@ -114,3 +114,13 @@ def test_running_statistics_are_mixed_and_move_with_the_device_s_own_samples():
         assert buffers["norm.running_mean"].numpy() == pytest.approx(0.1 * seen.mean((0, 2, 3)).numpy(), abs=1e-6)
         variance = seen.var((0, 2, 3), correction=1).numpy()
         assert buffers["norm.running_var"].numpy() == pytest.approx(0.9 + 0.1 * variance, abs=1e-6)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "dpsgd": {
+        "mixing": "test_the_recurrence",
+        "reuse": "test_dfedavg.py::test_all_neighbours_are_heard_and_awaited_ones_come_earlier",
+        "wait_select": "test_dfedavg.py::test_the_first_to_finish_may_be_any",
+    },
+}

@@ -87,3 +87,14 @@ def test_steps_that_diverge_leave_the_model_as_it_was():
     merged = simulation.learner.method.combine(state, base, updates, server, key)
     assert merged.metrics["not_finite"] >= 1
     assert all(bool(t.isfinite().all()) for tensors in merged.model.values() for t in tensors.values())
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "dsfl": {
+        "public_samples": "test_the_server_is_charged_for_its_steps",
+        "digest_epochs": "test_the_server_learns_the_same_labels",
+        "aggregation": "test_labels_are_surer_than_the_mean_of_what_devices_say",
+        "temperature": "test_labels_are_surer_than_the_mean_of_what_devices_say",
+    },
+}

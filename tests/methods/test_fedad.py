@@ -521,3 +521,36 @@ def test_what_does_not_fit_is_refused(changes, message):
     """A model without hidden units, a Hessian too large to be written down, two keys that contradict each other."""
     with pytest.raises(ConfigError, match=message):
         prepare(digits_scenario(**{"method": "fedad", **changes}))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedad": {
+        "absent": "test_every_weight_is_averaged_over_who_kept_it",
+        "check_every": "test_a_timing_only_run_trains_the_whole_model",
+        "patience": "test_unit_rates.py::test_patience_and_the_latest_round",
+        "gain": "test_unit_rates.py::test_a_gain_below_the_least_is_none",
+        "force_first_at": "test_unit_rates.py::test_patience_and_the_latest_round",
+        "probe_samples": "test_unit_ranks.py::test_ranks_of_maps_after_relu",
+        "neuron_weight": "test_unit_ranks.py::test_weights_of_neurons",
+        "rank_norm": "test_unit_rates.py::test_importances_of_a_layer_are_over_its_largest",
+        "rate_convention": "test_rates_of_three_devices",
+        "rate_source": "test_where_ratios_come_from",
+        "fallback": "test_a_poor_spectrum_is_replaced_and_the_notes_say_so",
+        "fixed_ratio": "test_where_ratios_come_from",
+        "hessian_samples": "test_charged_is_what_was_done",
+        "hessian_of": "test_unit_ranks.py::test_curvature_of_a_network",
+        "lanczos_steps": "test_a_poor_spectrum_is_replaced_and_the_notes_say_so",
+        "lanczos_starts": "test_more_starts_and_larger_zeros_change_the_ratio_only",
+        "residual": "test_a_poor_spectrum_is_replaced_and_the_notes_say_so",
+        "zero": "test_more_starts_and_larger_zeros_change_the_ratio_only",
+        "ratio_min": "test_bounds_of_shares",
+        "keep_min": "test_bounds_of_shares",
+        "time_map": "test_exact_shares_take_the_time",
+        "drop_cap": "test_no_unit_is_left_out_more_often_than_the_cap",
+        "rescale": "test_multipliers_can_be_left_out",
+        "fold": "test_multipliers_folded_into_weights",
+        "exact_k": "test_exact_numbers_of_units",
+        "channels": "test_fjord.py::test_units_of_several_layers",
+    },
+}

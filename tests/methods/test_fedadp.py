@@ -318,3 +318,15 @@ def test_devices_do_what_they_do_in_fedavg():
     """The same jobs, to the last byte and joule."""
     tables = [frames(run(mixed_scenario(method=method, backend="null"))) for method in ("fedadp", "fedavg")]
     assert tables[0]["jobs"].equals(tables[1]["jobs"])
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedadp": {
+        "alpha": "test_contribution",
+        "smooth_over": "test_a_device_that_missed_rounds",
+        "weigh_by": "test_angles_of_the_rounds_before",
+        "lone_update": "test_an_update_alone",
+        "zero_angle_rad": "test_who_did_not_move_is_at_a_right_angle",
+    },
+}

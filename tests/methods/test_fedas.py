@@ -276,3 +276,16 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "fedas", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedas": {
+        "align_epochs": "test_without_alignment_the_base_is_the_one_received",
+        "align_batch": "test_a_device_s_whole_turn",
+        "align_lr": "test_a_device_s_whole_turn",
+        "align_loss": "test_distance_to_prototypes",
+        "global_head": "test_the_global_model",
+        "first_old": "test_a_device_s_whole_turn",
+    },
+}

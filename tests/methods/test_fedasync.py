@@ -150,3 +150,12 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "fedasync", **wrong}, protocol=EACH)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedasync": {
+        "alpha": "test_a_model_is_mixed_in",
+        "rho": "test_the_proximal_term_holds_a_device_back",
+    },
+}

@@ -107,3 +107,11 @@ def test_whole_model_travels_both_ways():
     simulation.run()
     jobs = simulation.tables["jobs"].frame()
     assert set(jobs["down_bytes"]) == set(jobs["up_bytes"]) == {4 * 6090}
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedavg": {
+        "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+    },
+}

@@ -56,3 +56,11 @@ def test_a_model_of_normalisation_alone_is_refused():
     profile = replace(setting_of((1,), {"a": 3}).cost_profile, layers=layers)
     with pytest.raises(ConfigError, match=r"method\.name: must leave at least one"):
         FedBN().own_layers(profile)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedbn": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+    },
+}

@@ -172,3 +172,12 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "fedbuff", **wrong}, protocol=TWO)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedbuff": {
+        "eta_g": "test_moves_are_weighted_by_staleness_and_divided_by_their_number",
+        "momentum": "test_momentum_of_the_server",
+    },
+}

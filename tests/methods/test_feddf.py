@@ -129,3 +129,16 @@ def test_nobody_trains_on_the_servers_samples():
     assert len(parts.server_set.rows) == 60 and held.isdisjoint(parts.server_set.rows.tolist())
     with pytest.raises(ConfigError, match=r"^method\.public_samples: the server asks for 1501 train samples, allowed"):
         assemble(scenario_of(method={"public_samples": 1501}))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "feddf": {
+        "public_samples": "test_nobody_trains_on_the_servers_samples",
+        "steps": "test_the_server_is_charged_for_looking_and_for_its_steps",
+        "batch": "test_the_mean_learns_what_the_models_of_all_say_together",
+        "lr": "test_the_mean_learns_what_the_models_of_all_say_together",
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "teachers": "test_with_their_own_teachers_networks_learn_apart",
+    },
+}

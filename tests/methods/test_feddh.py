@@ -226,3 +226,21 @@ def test_server_samples_are_a_multiple_of_the_classes():
     ):
         prepare(mixed_scenario(method={"name": "feddh", "gradient": "server_set", "server_samples": 55}))
     assert prepare(mixed_scenario(method={"name": "feddh", "server_samples": 55})).parts.server_set is None
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "feddh": {
+        "log_base": "test_a_round_of_real_training",
+        "d_min": "test_a_degree_below_the_least_counts_as_the_least",
+        "q_max": "test_fedjs.py::test_no_weight_is_above_the_cap",
+        "gradient": "test_a_round_of_real_training",
+        "server_samples": "test_server_samples_are_a_multiple_of_the_classes",
+        "lambda_v": "test_v_and_b_go_down_the_gradient",
+        "decay_v": "test_learning_rates_decay",
+        "lambda_b": "test_v_and_b_go_down_the_gradient",
+        "decay_b": "test_learning_rates_decay",
+        "step_limit": "test_no_degree_changes_by_more_than_the_limit",
+        "reaggregate": "test_weighing_once_more",
+    },
+}

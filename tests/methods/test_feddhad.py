@@ -112,3 +112,46 @@ def test_charged_is_what_was_done(monkeypatch):
     jobs = measured_jobs(digits(method={"name": "feddhad"}), monkeypatch)
     assert (jobs["flops"] == jobs["real_flops"]).all()
     assert (jobs["up_bytes"] == jobs["real_bytes"] + jobs["extra_bytes"]).all()
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "feddhad": {
+        "log_base": "test_feddh.py::test_a_round_of_real_training",
+        "d_min": "test_feddh.py::test_a_degree_below_the_least_counts_as_the_least",
+        "q_max": "test_fedjs.py::test_no_weight_is_above_the_cap",
+        "gradient": "test_weights_and_slopes_are_of_who_had_a_unit",
+        "server_samples": "test_feddh.py::test_server_samples_are_a_multiple_of_the_classes",
+        "lambda_v": "test_rates_of_learning_are_those_of_the_paper",
+        "decay_v": "test_rates_of_learning_are_those_of_the_paper",
+        "lambda_b": "test_rates_of_learning_are_those_of_the_paper",
+        "decay_b": "test_rates_of_learning_are_those_of_the_paper",
+        "step_limit": "test_feddh.py::test_no_degree_changes_by_more_than_the_limit",
+        "reaggregate": "test_feddh.py::test_weighing_once_more",
+        "check_every": "test_fedad.py::test_a_timing_only_run_trains_the_whole_model",
+        "patience": "test_unit_rates.py::test_patience_and_the_latest_round",
+        "gain": "test_unit_rates.py::test_a_gain_below_the_least_is_none",
+        "force_first_at": "test_unit_rates.py::test_patience_and_the_latest_round",
+        "probe_samples": "test_unit_ranks.py::test_ranks_of_maps_after_relu",
+        "neuron_weight": "test_unit_ranks.py::test_weights_of_neurons",
+        "rank_norm": "test_unit_rates.py::test_importances_of_a_layer_are_over_its_largest",
+        "rate_convention": "test_fedad.py::test_rates_of_three_devices",
+        "rate_source": "test_fedad.py::test_where_ratios_come_from",
+        "fallback": "test_fedad.py::test_a_poor_spectrum_is_replaced_and_the_notes_say_so",
+        "fixed_ratio": "test_fedad.py::test_where_ratios_come_from",
+        "hessian_samples": "test_fedad.py::test_charged_is_what_was_done",
+        "hessian_of": "test_unit_ranks.py::test_curvature_of_a_network",
+        "lanczos_steps": "test_fedad.py::test_a_poor_spectrum_is_replaced_and_the_notes_say_so",
+        "lanczos_starts": "test_fedad.py::test_more_starts_and_larger_zeros_change_the_ratio_only",
+        "residual": "test_fedad.py::test_a_poor_spectrum_is_replaced_and_the_notes_say_so",
+        "zero": "test_fedad.py::test_more_starts_and_larger_zeros_change_the_ratio_only",
+        "ratio_min": "test_fedad.py::test_bounds_of_shares",
+        "keep_min": "test_fedad.py::test_bounds_of_shares",
+        "time_map": "test_fedad.py::test_exact_shares_take_the_time",
+        "drop_cap": "test_fedad.py::test_no_unit_is_left_out_more_often_than_the_cap",
+        "rescale": "test_fedad.py::test_multipliers_can_be_left_out",
+        "fold": "test_fedad.py::test_multipliers_folded_into_weights",
+        "exact_k": "test_fedad.py::test_exact_numbers_of_units",
+        "channels": "test_fjord.py::test_units_of_several_layers",
+    },
+}

@@ -157,3 +157,24 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "feddhe", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "feddhe": {
+        "log_base": "test_divergences_are_of_estimates_and_of_evenness_where_there_is_none",
+        "d_min": "test_feddh.py::test_a_degree_below_the_least_counts_as_the_least",
+        "q_max": "test_fedjs.py::test_no_weight_is_above_the_cap",
+        "gradient": "test_feddh.py::test_a_round_of_real_training",
+        "server_samples": "test_squares_are_those_of_pytorch",
+        "lambda_v": "test_feddh.py::test_v_and_b_go_down_the_gradient",
+        "decay_v": "test_feddh.py::test_learning_rates_decay",
+        "lambda_b": "test_feddh.py::test_v_and_b_go_down_the_gradient",
+        "decay_b": "test_feddh.py::test_learning_rates_decay",
+        "step_limit": "test_feddh.py::test_no_degree_changes_by_more_than_the_limit",
+        "reaggregate": "test_feddh.py::test_weighing_once_more",
+        "form": "test_the_inverse_form_finds_the_labels",
+        "beta": "test_beta_sharpens_estimates",
+        "scope": "test_squares_are_those_of_pytorch",
+    },
+}

@@ -181,3 +181,19 @@ def test_it_does_not_get_denser():
 def test_a_model_without_weights():
     with pytest.raises(ConfigError, match=r"model\.name: by hand has no tensor of two dimensions or more"):
         FedDIP().init(setting_of((1,), {"w": 1}), KEY)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "feddip": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "sparsity": "test_share_that_is_pruned",
+        "initial_sparsity": "test_it_does_not_get_denser",
+        "rounds": "test_share_that_is_pruned",
+        "interval": "test_five_rounds_by_hand",
+        "lam_max": "test_five_rounds_by_hand",
+        "lam_steps": "test_penalty_rises_in_steps",
+        "regrowth": "test_what_was_pruned_may_come_back",
+        "bitmap": "test_what_is_charged",
+    },
+}

@@ -439,3 +439,17 @@ def test_settings_that_do_not_fit(method, changes, message):
         prepare(
             mixed_scenario(**{"model": "fcnn", "backend": "null", "method": {"name": "feddrop", **method}, **changes})
         )
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "feddrop": {
+        "absent": "test_who_had_it_not_may_count_with_the_old_one",
+        "keep": "test_shares_of_the_paper",
+        "widths": "test_shares_that_cost_as_much_as_widths",
+        "channels": "test_channels_may_be_left_out_too",
+        "draw": "test_a_count_is_exact_or_drawn",
+        "scaling": "test_a_thin_network_trains_as_the_whole_one_under_its_mask",
+        "zero_padded": "test_who_had_it_not_may_count_with_zero",
+    },
+}

@@ -291,3 +291,20 @@ def test_more_than_the_allocation_can_leave_out():
 def test_a_model_without_weights():
     with pytest.raises(ConfigError, match=r"model\.name: by hand has no tensor of two dimensions or more"):
         FedDST().init(setting_of((1,), {"w": 1}), KEY)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "feddst": {
+        "preset": "test_presets",
+        "sparsity": "test_sparsity_is_constant_and_the_mask_moves",
+        "allocation": "test_masks.py::test_allocation_of_feddst",
+        "initial": "test_first_masks",
+        "alpha": "test_masks.py::test_annealed",
+        "interval": "test_rounds_that_readjust",
+        "end_round": "test_rounds_that_readjust",
+        "readjust": "test_when_it_readjusts",
+        "weights": "test_weights_may_be_equal",
+        "bitmap": "test_bitmaps_may_always_travel",
+    },
+}

@@ -117,3 +117,13 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "feddyn", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "feddyn": {
+        "alpha": "test_a_step",
+        "scale_alpha": "test_alpha_by_data_size",
+        "clip_norm": "test_only_the_gradient_of_the_loss_is_clipped",
+    },
+}

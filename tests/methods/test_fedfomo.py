@@ -253,3 +253,15 @@ def test_a_task_is_priced_for_what_is_held_out(monkeypatch):
     with pytest.raises(ContractError, match="holds out"):
         monkeypatch.setattr(FedFomo, "_sizes", lambda *given: (2, 37))
         run(three_devices(CHOSEN))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedfomo": {
+        "downloads": "test_the_best_are_chosen",
+        "validation": "test_validation_samples",
+        "epsilon": "test_exploring",
+        "epsilon_decay": "test_exploring_ends",
+        "offered": "test_a_merge_on_paper",
+    },
+}

@@ -261,3 +261,23 @@ def test_networks_that_do_not_fit():
 def test_the_null_backend_is_refused():
     with pytest.raises(ConfigError, match="null"):
         run(mixed_scenario(method="fedgen", backend="null"))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedgen": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "alpha": "test_work",
+        "beta": "test_work",
+        "decay": "test_factors_end_above_0",
+        "generated": "test_three_rounds_in_plain_torch",
+        "generator_steps": "test_three_rounds_in_plain_torch",
+        "generator_batch": "test_three_rounds_in_plain_torch",
+        "generator_lr": "test_three_rounds_in_plain_torch",
+        "generator_weight_decay": "test_three_rounds_in_plain_torch",
+        "diversity": "test_three_rounds_in_plain_torch",
+        "labels": "test_labels_of_batches",
+        "noise": "test_three_rounds_in_plain_torch",
+        "hidden": "test_three_rounds_in_plain_torch",
+    },
+}

@@ -211,3 +211,19 @@ def test_settings_out_of_range(key, value):
 def test_a_server_optimiser_is_refused():
     with pytest.raises(ConfigError, match="server_optimizer"):
         run(mixed_scenario(method=SMALL, server_optimizer={"name": "adam", "lr": 0.1}))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedgkt": {
+        "alpha": "test_three_rounds_in_plain_torch",
+        "temperature": "test_three_rounds_in_plain_torch",
+        "features": "test_shapes_of_features",
+        "server_model": "test_features_of_a_linear_layer",
+        "server_epochs": "test_three_rounds_in_plain_torch",
+        "server_batch": "test_three_rounds_in_plain_torch",
+        "server_lr": "test_three_rounds_in_plain_torch",
+        "server_weight_decay": "test_three_rounds_in_plain_torch",
+        "score_samples": "test_the_server_pays_for_its_training",
+    },
+}

@@ -125,3 +125,13 @@ def test_equal_shares_are_fedavg():
     methods = ({"name": "fedjs", "d_min": 1.0}, "fedavg")
     ours, plain = (run(mixed_scenario(method=method)).learner.weights()["params"] for method in methods)
     assert all(np.allclose(ours[name], plain[name], atol=1e-6) for name in plain)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedjs": {
+        "log_base": "test_weights_of_three_devices",
+        "d_min": "test_small_divergences_count_as_the_least",
+        "q_max": "test_no_weight_is_above_the_cap",
+    },
+}

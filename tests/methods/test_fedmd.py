@@ -150,3 +150,15 @@ def test_a_device_uses_its_own_model():
     first, own = ({"params": {"w": value}, "buffers": {}} for value in range(2))
     assert method.personal_model(first, None) is first
     assert method.personal_model(first, own) == own
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedmd": {
+        "public_samples": "test_only_logits_travel_and_all_work_is_charged",
+        "digest_epochs": "test_two_rounds_by_hand",
+        "public_epochs": "test_without_epochs_on_labels_no_device_learns_them_first",
+        "teachers": "test_with_their_own_teachers_networks_hear_themselves_alone",
+        "first_epochs": "test_the_first_round_may_have_epochs_of_its_own",
+    },
+}

@@ -300,3 +300,16 @@ def test_ratios_up_to_the_largest():
     ratios = [method.device_ratio(state, 1, device, Key(3)) for device in range(200)]
     assert 0.45 < max(ratios) < 0.5
     assert 0 <= min(ratios) < 0.05
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedmp": {
+        "most": "test_ratios_up_to_the_largest",
+        "discount": "test_old_rewards_count_less",
+        "resolution": "test_parts_are_cut_where_a_ratio_was_tried",
+        "least_gap": "test_rewards_on_paper",
+        "absent": "test_who_had_a_unit_may_count_alone",
+        "channels": "test_channels_that_several_layers_make",
+    },
+}

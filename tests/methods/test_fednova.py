@@ -139,3 +139,12 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "fednova", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fednova": {
+        "mu": "test_momentum_and_the_proximal_term_in_a_merge",
+        "server_momentum": "test_momentum_of_the_server",
+    },
+}

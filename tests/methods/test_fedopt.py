@@ -270,3 +270,33 @@ def test_optimizers_of_methods_are_those_of_scenarios():
     for method, optimizer in pairs:
         assert issubclass(method, optimizer)
         assert vars(optimizer()).items() <= vars(method()).items()
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedavgm": {
+        "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "lr": "test_momentum_is_that_of_torch",
+        "momentum": "test_momentum_is_that_of_torch",
+    },
+    "fedadagrad": {
+        "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "lr": "test_four_rounds_of_algorithm_2",
+        "beta1": "test_four_rounds_of_algorithm_2",
+        "tau": "test_four_rounds_of_algorithm_2",
+    },
+    "fedadam": {
+        "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "lr": "test_four_rounds_of_algorithm_2",
+        "beta1": "test_four_rounds_of_algorithm_2",
+        "tau": "test_four_rounds_of_algorithm_2",
+        "beta2": "test_four_rounds_of_algorithm_2",
+    },
+    "fedyogi": {
+        "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "lr": "test_four_rounds_of_algorithm_2",
+        "beta1": "test_four_rounds_of_algorithm_2",
+        "tau": "test_four_rounds_of_algorithm_2",
+        "beta2": "test_four_rounds_of_algorithm_2",
+    },
+}

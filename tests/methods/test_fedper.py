@@ -97,3 +97,12 @@ def test_a_block_is_named_by_what_its_layers_begin_with():
     profile = setting_of((1,), sizes).cost_profile
     own = FedPer(personal_layers=("layer4", "fc")).own_layers(profile)
     assert own == {"layer4.0.conv", "layer4.1.norm", "fc"}
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedper": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "personal_layers": "test_three_rounds_in_plain_torch",
+    },
+}

@@ -259,3 +259,15 @@ def test_slow_devices_still_teach():
     assert [set(r.tables["rounds"].frame()["used"]) for r in runs] == [{5}, {10}]
     accuracy = [r.tables["evals"].frame()["accuracy"].iloc[-1] for r in runs]
     assert accuracy[1] > accuracy[0] + 0.1
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedpmt": {
+        "absent": "test_who_did_not_train_a_layer_may_count_with_the_old_one",
+        "widths": "test_costs_and_uploads_of_the_study",
+        "split": "test_who_splits_changes_the_messages",
+        "rule": "test_largest_width_in_time",
+        "upload": "test_splits_and_uploads_learn_the_same",
+    },
+}

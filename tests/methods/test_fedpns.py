@@ -245,3 +245,19 @@ def test_notes_tell_the_story(mixed_runs):
         flags = {name: metrics.loc[name].set_index(["round", "device"])["value"] for name in ("labelled", "excluded")}
         assert (flags["excluded"] <= flags["labelled"]).all()
         assert 0 < flags["excluded"].sum() <= 20 * 3  # of 10, ceil(0.7 * 10) = 7 stay
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedpns": {
+        "aggregate_over": "test_optimal_aggregation.py::test_who_was_dropped_counts_as_absent",
+        "mode": "test_optimal_aggregation.py::test_only_the_mean_labels_among_updates_that_differ_a_little",
+        "v": "test_optimal_aggregation.py::test_how_many_always_stay",
+        "min_keep": "test_optimal_aggregation.py::test_how_many_always_stay",
+        "check_set": "test_optimal_aggregation.py::test_samples_drawn_anew_each_round",
+        "check_samples": "test_optimal_aggregation.py::test_samples_of_the_server",
+        "alpha": "test_what_a_label_costs",
+        "beta": "test_what_a_label_costs",
+        "first_round": "test_the_first_round_may_be_the_selection_s",
+    },
+}

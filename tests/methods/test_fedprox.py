@@ -54,3 +54,12 @@ def test_the_term_costs_four_flops_a_parameter_and_step():
 def test_settings_out_of_range():
     with pytest.raises(ConfigError, match=r"method\.mu"):
         digits_scenario(method={"name": "fedprox", "mu": -0.1})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedprox": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "mu": "test_a_step",
+    },
+}

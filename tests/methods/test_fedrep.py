@@ -108,3 +108,14 @@ def test_the_optimiser_updates_what_each_phase_trains():
 def test_settings_out_of_range(key, value):
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         simulate_null(digits_scenario(method={"name": "fedrep", key: value}, backend="null"))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedrep": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "personal_layers": "test_three_rounds_in_plain_torch",
+        "head_epochs": "test_work_and_bytes",
+        "body_epochs": "test_work_and_bytes",
+    },
+}

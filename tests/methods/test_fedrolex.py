@@ -104,3 +104,16 @@ def test_a_full_rate_does_not_roll():
 def test_settings_out_of_range():
     with pytest.raises(ConfigError, match=r"method\.rates"):
         digits_scenario(method={"name": "fedrolex", "rates": [1.5]})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedrolex": {
+        "rates": "test_all_units_are_trained_though_no_device_has_them_all",
+        "tiers": "test_heterofl.py::test_rates_may_be_drawn_every_round",
+        "proportions": "test_heterofl.py::test_proportions",
+        "scaler": "test_costs_and_scales_are_those_of_heterofl",
+        "masking": "test_heterofl.py::test_rows_of_classes_are_those_of_who_has_them",
+        "weights": "test_a_round_on_paper",
+    },
+}

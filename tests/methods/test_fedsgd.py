@@ -194,3 +194,11 @@ def test_settings_out_of_range(wrong):
     """Batches are "full" or have a whole number of samples, at least one."""
     with pytest.raises(ConfigError, match=r"method\.batch_size"):
         digits_scenario(method={"name": "fedsgd", "batch_size": wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fedsgd": {
+        "batch_size": "test_three_rounds_are_three_steps_of_gradient_descent",
+    },
+}

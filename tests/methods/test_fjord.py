@@ -384,3 +384,15 @@ def test_settings_that_do_not_fit(method, changes, message):
     """The error names the key, what was found and what would do."""
     with pytest.raises(ConfigError, match=message):
         prepare(mixed_scenario(method={"name": "fjord", **method}, backend="null", **changes))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "fjord": {
+        "absent": "test_rings_are_averaged_over_who_has_them",
+        "widths": "test_sizes_of_the_slices",
+        "tiers": "test_every_tier_has_as_many_devices",
+        "channels": "test_units_of_several_layers",
+        "distill": "test_devices_train_in_slices",
+    },
+}

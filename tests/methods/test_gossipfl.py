@@ -183,3 +183,14 @@ def test_settings_out_of_range(setting, message):
     """Each key is named."""
     with pytest.raises(ConfigError, match=message):
         digits_scenario(method={"name": "gossipfl", **setting}, peers="ring")
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "gossipfl": {
+        "mixing": "test_a_pair_averages_its_slice",
+        "share": "test_bytes",
+        "draw": "test_shares_are_exact_or_drawn_weight_by_weight",
+        "vectors": "test_biases_may_be_mixed_too",
+    },
+}

@@ -281,3 +281,16 @@ def test_settings_that_do_not_fit(method, changes, message):
     """The error names the key, what was found and what would do."""
     with pytest.raises(ConfigError, match=message):
         prepare(mixed_scenario(method={"name": "heterofl", **method}, backend="null", **changes))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "heterofl": {
+        "rates": "test_sizes_of_resnet18",
+        "tiers": "test_rates_may_be_drawn_every_round",
+        "proportions": "test_proportions",
+        "scaler": "test_a_quarter_gives_four_times_as_much",
+        "masking": "test_devices_train_thin_networks_on_their_classes",
+        "weights": "test_coordinates_are_averaged_over_who_has_them",
+    },
+}

@@ -84,3 +84,11 @@ def test_two_averages_of_edge_servers_and_one_of_the_cloud() -> None:
 def test_settings_out_of_range() -> None:
     with pytest.raises(ConfigError, match=r"method\.kappa_1"):
         edgesim.load(tree({}, 2, method={"name": "hierfavg", "kappa_1": 0}))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "hierfavg": {
+        "kappa_1": "test_kappa_1_is_the_number_of_steps",
+    },
+}

@@ -130,3 +130,11 @@ def test_work(clusters):
 def test_settings_out_of_range():
     with pytest.raises(ConfigError, match=r"method\.clusters"):
         digits_scenario(method={"name": "ifca", "clusters": 0})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "ifca": {
+        "clusters": "test_three_rounds_in_plain_torch",
+    },
+}

@@ -88,3 +88,15 @@ def test_distances_are_charged():
 def test_half_cannot_be_attackers():
     with pytest.raises(ConfigError, match=r"method\.attackers: .*less than 0\.5"):
         digits_scenario(method={"name": "krum", "attackers": 0.5})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "krum": {
+        "attackers": "test_how_many_it_is_on_guard_against",
+    },
+    "multi_krum": {
+        "attackers": "test_how_many_it_is_on_guard_against",
+        "keep": "test_several_are_averaged",
+    },
+}

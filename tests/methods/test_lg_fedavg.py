@@ -52,3 +52,12 @@ def test_only_shared_layers_travel():
 def test_layers_that_the_model_does_not_have(layers):
     with pytest.raises(ConfigError, match=r"method\.shared_layers"):
         simulate_null(digits_scenario(method={"name": "lg_fedavg", "shared_layers": layers}, backend="null"))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "lg_fedavg": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "shared_layers": "test_three_rounds_in_plain_torch",
+    },
+}

@@ -84,3 +84,11 @@ def test_sorting_is_charged(updates, flops):
 def test_more_than_half_cannot_be_trimmed():
     with pytest.raises(ConfigError, match=r"method\.trim: .*less than 0\.5"):
         digits_scenario(method={"name": "trimmed_mean", "trim": 0.5})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "trimmed_mean": {
+        "trim": "test_trimmed_by_hand",
+    },
+}

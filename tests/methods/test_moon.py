@@ -206,3 +206,14 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "moon", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "moon": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "mu": "test_loss_and_gradient_by_hand",
+        "temperature": "test_contrast",
+        "first_previous": "test_what_stands_for_a_last_model",
+    },
+}

@@ -236,3 +236,17 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "moon_fjord", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "moon_fjord": {
+        "absent": "test_fjord.py::test_rings_are_averaged_over_who_has_them",
+        "widths": "test_the_only_width_is_moon",
+        "tiers": "test_fjord.py::test_every_tier_has_as_many_devices",
+        "channels": "test_fjord.py::test_units_of_several_layers",
+        "mu": "test_without_the_term_it_is_fjord",
+        "temperature": "test_devices_train_in_slices",
+        "first_previous": "test_newcomers_may_compare_with_what_they_receive",
+    },
+}

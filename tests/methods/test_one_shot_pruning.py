@@ -192,3 +192,15 @@ def test_settings_out_of_range(wrong, key):
 def test_a_model_without_weights():
     with pytest.raises(ConfigError, match=r"model\.name: by hand has no tensor of two dimensions or more"):
         OneShotPruning().init(setting_of((1,), {"w": 1}), KEY)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "one_shot_pruning": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "keep": "test_all_of_the_weights_are_fedavg",
+        "warm_up_rounds": "test_three_rounds_by_hand",
+        "allocation": "test_sparser_where_there_is_more",
+        "bitmap": "test_work_and_bytes",
+    },
+}

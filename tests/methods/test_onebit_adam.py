@@ -259,3 +259,15 @@ def test_it_learns() -> None:
     assert accuracy[-1] > 0.9
     assert accuracy[-1] > accuracy[29] + 0.02
     assert math.isfinite(float(evals["loss"].iloc[-1]))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "onebit_adam": {
+        "batch_size": "test_batches_may_be_drawn",
+        "warm_up": "test_bytes_of_both_stages",
+        "beta1": "test_a_first_step_of_adam_on_paper",
+        "beta2": "test_a_first_step_of_adam_on_paper",
+        "eps": "test_rounds_are_algorithm_1_in_plain_pytorch",
+    },
+}

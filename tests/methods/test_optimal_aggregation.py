@@ -404,3 +404,16 @@ def test_without_looking_there_is_no_work():
     plain, expected = merge(FedAvg(), -PULLING)
     assert (merged.server_flops, w.tolist()) == (plain.server_flops, expected.tolist()) == (0, expected.tolist())
     assert merge(OptimalAggregation(min_keep=3), -PULLING, Valley())[0].server_flops == 2 * 2 * 15
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "optimal_aggregation": {
+        "aggregate_over": "test_who_was_dropped_counts_as_absent",
+        "mode": "test_only_the_mean_labels_among_updates_that_differ_a_little",
+        "v": "test_how_many_always_stay",
+        "min_keep": "test_how_many_always_stay",
+        "check_set": "test_samples_drawn_anew_each_round",
+        "check_samples": "test_samples_of_the_server",
+    },
+}

@@ -174,3 +174,19 @@ def test_of_gradients_it_is_fedsgd():
 def test_bad_channels_are_refused(key, value, says):
     with pytest.raises(ConfigError, match=rf"method\.{key}: .*{says}"):
         mixed_scenario(method={"name": "analog_fedavg", key: value})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "analog_fedavg": {
+        "snr_db": "test_noise_is_the_channel_s",
+        "cutoff": "test_fading_is_rayleigh_s",
+        "symbol_bits": "test_a_deep_fade_is_silent",
+    },
+    "analog_fedsgd": {
+        "snr_db": "test_noise_is_the_channel_s",
+        "cutoff": "test_fading_is_rayleigh_s",
+        "symbol_bits": "test_a_deep_fade_is_silent",
+        "batch_size": "test_of_gradients_it_is_fedsgd",
+    },
+}

@@ -156,3 +156,14 @@ def test_work_and_bytes(variant, passes, updates, batch, steps, last):
 def test_settings_out_of_range(key, value):
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "per_fedavg", key: value})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "per_fedavg": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "alpha": "test_without_adaptation_it_is_fedavg",
+        "variant": "test_a_step_on_paper",
+        "delta": "test_three_rounds_in_plain_torch",
+    },
+}

@@ -139,3 +139,15 @@ def test_only_plain_sgd(key, value):
     scenario = digits_scenario(method="pfedme", training={"batch": 16, key: value}, backend="null")
     with pytest.raises(ConfigError, match=rf"training\.{key}: must be .* found .*personal"):
         simulate_null(scenario)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "pfedme": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "lam": "test_three_rounds_in_plain_torch",
+        "inner_steps": "test_work_and_bytes",
+        "eta": "test_one_step_all_the_way_is_fedavg",
+        "beta": "test_the_server_mixes",
+    },
+}

@@ -296,3 +296,15 @@ def test_settings_out_of_range(wrong):
 def test_a_model_without_weights():
     with pytest.raises(ConfigError, match=r"model\.name: by hand has no tensor of two dimensions or more to prune"):
         PruneFL().init(setting_of((1,), {"w": 1}), KEY)
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "prunefl": {
+        "interval": "test_density_falls_and_models_are_zero_outside_their_masks",
+        "reconsidered": "test_whom_the_choice_is_about",
+        "half_life": "test_fewer_are_reconsidered_as_rounds_go_by",
+        "initial_rounds": "test_the_fastest_device_prunes_first",
+        "bitmap": "test_bitmaps_may_always_travel",
+    },
+}

@@ -235,3 +235,13 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "scaffold", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "scaffold": {
+        "option": "test_the_whole_algorithm",
+        "eta_g": "test_server",
+        "weights": "test_server",
+    },
+}

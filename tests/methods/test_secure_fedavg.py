@@ -291,3 +291,20 @@ def test_a_run_with_too_many_failures_gives_rounds_up():
     metrics = tables["metrics"].pivot_table(index="round", columns="name", values="value", aggfunc="first")
     assert 0 < metrics["aborted"].sum() < len(metrics)
     assert (metrics["survivors"].dropna() >= 5).all()
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "secure_fedavg": {
+        "bits": "test_sizes_are_options",
+        "clip": "test_mean_by_data_size",
+        "rounding": "test_mean_by_data_size",
+        "threshold": "test_threshold",
+        "key_bytes": "test_sizes_are_options",
+        "share_bytes": "test_sizes_are_options",
+        "cipher_bytes": "test_sizes_are_options",
+        "prg_flops": "test_the_server_s_work",
+        "key_flops": "test_flops_of_five_devices",
+        "share_flops": "test_flops_of_five_devices",
+    },
+}

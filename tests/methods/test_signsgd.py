@@ -163,3 +163,12 @@ def test_it_learns():
     training = {"lr": 0.005, "batch": 16, "local_epochs": 1}
     evals = run(mixed_scenario(method="signsgd", stop={"rounds": 15}, training=training)).tables["evals"].frame()
     assert evals["accuracy"].iloc[-1] > 0.5
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "signsgd": {
+        "batch_size": "test_batches_may_be_drawn",
+        "values": "test_signs_cost_bytes_less_and_flops_more",
+    },
+}

@@ -90,3 +90,17 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "slimfl", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "slimfl": {
+        "absent": "test_halves_are_averaged_over_who_was_decoded",
+        "widths": "test_us_nets.py::test_the_only_width_is_fedavg",
+        "tiers": "test_us_nets.py::test_everybody_may_have_the_whole_model",
+        "channels": "test_fjord.py::test_units_of_several_layers",
+        "distill": "test_us_nets.py::test_a_device_s_steps",
+        "weights": "test_us_nets.py::test_a_device_s_steps",
+        "half_only": "test_how_often_a_channel_is_bad",
+    },
+}

@@ -176,3 +176,16 @@ def test_charged_is_what_was_done(model, changes, monkeypatch):
 def test_settings_out_of_range(wrong, key):
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "us_nets", **wrong})
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "us_nets": {
+        "absent": "test_fjord.py::test_rings_are_averaged_over_who_has_them",
+        "widths": "test_work_of_a_device",
+        "tiers": "test_everybody_may_have_the_whole_model",
+        "channels": "test_fjord.py::test_units_of_several_layers",
+        "distill": "test_a_device_s_steps",
+        "random_widths": "test_widths_of_a_step",
+    },
+}

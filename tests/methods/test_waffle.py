@@ -158,3 +158,17 @@ def test_settings_out_of_range(wrong):
 def test_a_target_that_is_not_there():
     with pytest.raises(ConfigError, match=r"method\.target: must be one of the 6 devices .* 0 to 5; found 6"):
         run(mixed_scenario(method={"name": "waffle", "target": 6}, backend="null"))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {
+    "waffle": {
+        "option": "test_scaffold.py::test_the_whole_algorithm",
+        "eta_g": "test_scaffold.py::test_server",
+        "weights": "test_a_merge_on_paper",
+        "target": "test_the_target_takes_part",
+        "slope": "test_the_curve",
+        "rounds": "test_the_curve",
+        "average": "test_a_merge_on_paper",
+    },
+}
