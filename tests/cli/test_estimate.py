@@ -14,6 +14,7 @@ from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.estimate import estimate
 from tests.calling import call
 from tests.conftest import simulate_null
+from tests.sizes import spread
 
 # CNN-CIFAR10: FLOPs of a forward pass, 2 x outputs x inputs of each, and parameters, layer by layer.
 FORWARD = (2 * 28 * 28 * 16 * 75, 2 * 10 * 10 * 32 * 400, 2 * 800 * 500, 2 * 500 * 300, 2 * 300 * 10)
@@ -106,12 +107,15 @@ CRASHES = {"name": "crash", "probability": 0.5}
 
 @pytest.mark.parametrize(
     ("changes", "asked"),
-    [
-        ({}, 3 * 4),
-        ({"method": "fedbuff", "protocol": BUFFERED}, 3 * 2),  # as many updates as are merged
-        ({"method": "dfedavg", "peers": "ring"}, 3 * 10),  # everybody
-        ({"failures": [CRASHES]}, 3 * 4),  # those that crash are asked too
-    ],
+    spread(
+        [
+            ({}, 3 * 4),
+            ({"method": "fedbuff", "protocol": BUFFERED}, 3 * 2),  # as many updates as are merged
+            ({"method": "dfedavg", "peers": "ring"}, 3 * 10),  # everybody
+            ({"failures": [CRASHES]}, 3 * 4),  # those that crash are asked too
+        ],
+        2,
+    ),
 )
 def test_run_costs_what_was_estimated(digits, changes, asked):
     scenario = digits(stop={"rounds": 3}, **changes)

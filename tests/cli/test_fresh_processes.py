@@ -86,7 +86,7 @@ COMMANDS = {
     "import-trace google-cluster": f"{DATA}/task_usage.csv --out usage.csv",
 }
 # In a short run: each of those that read what training has kept, and a few others.
-_SHORT = ("replay", "study table")
+_SHORT = ("study table",)
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,7 @@ def test_live_without_a_terminal_is_the_usual_progress(here: Path) -> None:
     assert err.startswith("round 1/1 ") and "run folder: run" in out
 
 
+@full
 @pytest.mark.process
 def test_live_on_a_terminal(here: Path) -> None:
     """stderr is a terminal and shows the panel; stdout is a pipe and has the result alone."""

@@ -16,6 +16,7 @@ from edgesim.config.scenario import Cpu
 from edgesim.core.errors import ConfigError
 from edgesim.world.fleet import build_fleet
 from tests.conftest import timing_scenario
+from tests.sizes import spread
 
 # Sections that need no more than what the scenario of today has.
 SECTIONS = ("name", "cpu", "energy", "network")
@@ -300,7 +301,7 @@ def calls_while_loading(scenario, names):
     return len(loaded.fleet), sum(calls for (_, _, name), (_, calls, *_) in stats.items() if name in names)
 
 
-@pytest.mark.parametrize("shipped", [True, False])
+@pytest.mark.parametrize("shipped", spread([True, False], 1))
 def test_a_profile_that_many_rows_name_is_checked_once(tmp_path, shipped):
     """150 rows of two profiles validate no more numbers of profiles, and build no more validators, than 50 rows."""
     checks = ("si_number", "_possible", "_init_core_attrs")  # the last is pydantic's, of each TypeAdapter

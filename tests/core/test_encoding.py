@@ -20,6 +20,7 @@ from tests.calling import TINY
 from tests.conftest import digits_scenario, simulate_null
 from tests.end_to_end.test_bad_input import check
 from tests.learning.test_measure import cost_profile_of
+from tests.sizes import spread
 
 BITMAP = Encoding(zeros="bitmap")
 PARAMS = frozenset({"params"})
@@ -59,11 +60,14 @@ def test_values_leftovers_and_one_bitmap() -> None:
 
 @pytest.mark.parametrize(
     ("name", "classes", "nonzero", "nbytes"),
-    [
-        ("resnet18_gn", 10, 5582173, 23762676),
-        ("vgg11_gn", 100, 4634461, 19729884),
-        ("alexnet_small", 7, 11625310, 49444972),
-    ],
+    spread(
+        [
+            ("resnet18_gn", 10, 5582173, 23762676),
+            ("vgg11_gn", 100, 4634461, 19729884),
+            ("alexnet_small", 7, 11625310, 49444972),
+        ],
+        1,
+    ),
 )
 def test_half_of_the_paper_models(name: str, classes: int, nonzero: int, nbytes: int) -> None:
     """DA-DPFL sheet, 1.11: 53.2 % of the dense bytes; what the mask keeps in which layer does not matter."""

@@ -20,7 +20,7 @@ from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import simulate
 from edgesim.world.topology.assignment import balanced, label_mixed
 from tests.engine.trees import run, tree
-from tests.sizes import full
+from tests.sizes import full, spread
 
 
 def same(first: pd.DataFrame, second: pd.DataFrame, *but: str) -> None:
@@ -34,7 +34,7 @@ def same(first: pd.DataFrame, second: pd.DataFrame, *but: str) -> None:
 METHODS = ["fedavg", "fedprox", "scaffold", "fedpns", "feddyn"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", spread(METHODS, 2))
 def test_one_edge_server_is_a_server(method: str) -> None:
     """With one edge server, one round of it an order and links that take no time, all is as without it."""
     selection = {"name": "uniform", "count": 2}
@@ -217,13 +217,16 @@ def sums_close(seen: Run) -> None:
 
 @pytest.mark.parametrize(
     ("edge", "cloud"),
-    [
-        (BUFFERED, "sync"),
-        ("sync", BUFFERED),
-        (BUFFERED, BUFFERED),
-        ({"name": "deadline", "deadline": "3 s", "late": "keep"}, {"name": "over_selection", "keep": 1}),
-        ({"name": "over_selection", "keep": 1}, {"name": "deadline", "deadline": "4 s"}),
-    ],
+    spread(
+        [
+            (BUFFERED, "sync"),
+            ("sync", BUFFERED),
+            (BUFFERED, BUFFERED),
+            ({"name": "deadline", "deadline": "3 s", "late": "keep"}, {"name": "over_selection", "keep": 1}),
+            ({"name": "over_selection", "keep": 1}, {"name": "deadline", "deadline": "4 s"}),
+        ],
+        2,
+    ),
 )
 def test_any_protocol_over_any_other(edge: Any, cloud: Any) -> None:
     method = "fedasync" if edge is BUFFERED else "fedavg"

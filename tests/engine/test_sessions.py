@@ -21,7 +21,7 @@ from edgesim.reports.stats import JOULES
 from edgesim.runs.simulate import Silent, Simulation, simulate
 from edgesim.runs.training import assemble_all
 from tests.conftest import digits_scenario, timing_scenario
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
 SECOND = 7.3806e8  # FLOP/s at which a device trains 500 samples in 10 s
@@ -393,6 +393,7 @@ def test_a_selection_sees_the_devices_of_its_session_alone():
         half.session.dispatch(Plan((Order(4, Task("any")),)), half.session.new_inbox())
 
 
+@full
 def test_what_was_known_with_other_sessions_is_not_taken(tmp_path):
     """A session chooses by batteries, which the other one drains: its plans are those of a run that knows nothing."""
     power = [{"count": 4, "cpu": {"flops_per_s": "50 MFLOP/s"}, "battery": {"capacity": "100 J", "charge": "0 W"}}]

@@ -146,6 +146,7 @@ def test_another_network_energy_and_battery_train_nothing(here: Path, training: 
     assert edgesim.open("again").rounds["now_s"].iloc[-1] > edgesim.open("first").rounds["now_s"].iloc[-1]
 
 
+@full
 @pytest.mark.parametrize("first", [(), ("--checkpoint", "1 ns")], ids=["no snapshots", "snapshots"])
 def test_who_is_late_in_a_later_round_is_named(here: Path, training: list[int], first: tuple[str, ...]) -> None:
     """From the fourth round on two devices compute slowly; with a snapshot of that time only the rest is trained."""
@@ -441,6 +442,7 @@ def _flipped(content: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@full
 @pytest.mark.grows
 def test_a_flipped_bit_gives_no_other_answer(tmp_path: Path) -> None:
     """One anywhere in the file of the answers: each is its own, or there is none. Then it can be kept again."""

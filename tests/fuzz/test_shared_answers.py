@@ -22,7 +22,7 @@ from edgesim.core.local_sgd import Training
 from edgesim.execution.result_cache import Answers
 from edgesim.reports.load import Run
 from edgesim.runs.simulate import simulate
-from tests.sizes import sized
+from tests.sizes import full, sized
 
 SECTIONS = {
     **{kind: kind for kind in ("method", "partition", "network", "energy", "slowdown", "selection", "protocol")},
@@ -115,6 +115,7 @@ def played(scenario: Any, out: Path, answers: Answers | None) -> dict[str, Any] 
         return f"{type(error).__name__}: {error}"
 
 
+@full
 @pytest.mark.grows
 @pytest.mark.parametrize("group", range(sized(1, 4, 20)))
 def test_answers_of_another_scenario_are_answers_of_this_one(tmp_path: Path, group: int) -> None:

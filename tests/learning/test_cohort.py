@@ -92,7 +92,7 @@ def stacked(**changes):
     return alone, together
 
 
-@pytest.mark.parametrize("model", PARTS["model"])
+@pytest.mark.parametrize("model", spread(PARTS["model"], 1))
 def test_uneven_devices_get_what_they_get_alone(model):
     """Devices with unequal data, whose batches and steps differ, on networks with and without statistics."""
     alone, together = stacked(model=model, training={"local_epochs": 3, "batch": 8, "lr": 0.1})

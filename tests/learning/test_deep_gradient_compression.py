@@ -21,7 +21,7 @@ from edgesim.runs.assembly import assemble
 from tests.contracts.support import COORDINATORS, mixed_scenario, results_of, run
 from tests.contracts.whole_runs import check_whole_runs
 from tests.core.test_encoding import cost_profile
-from tests.sizes import full
+from tests.sizes import full, spread
 
 DGC = {"sparsify": "top_k", "share": 0.25, "error_feedback": True, "momentum": 0.5}
 
@@ -175,7 +175,7 @@ def dgc(method: Any, protocol: str = "sync", **changes: Any) -> Any:
     return mixed_scenario(method=method, protocol=COORDINATORS[protocol], encoding={"up": UP}, **changes)
 
 
-@pytest.mark.parametrize(("method", "protocol"), CASES)
+@pytest.mark.parametrize(("method", "protocol"), spread(CASES, 1))
 def test_runs_are_timed_answered_and_resumed(method: str, protocol: str, tmp_path: Any) -> None:
     """Without training jobs and rounds are the same; another run finds all answers; one cut off ends as the whole."""
     check_whole_runs(partial(dgc, method, protocol), tmp_path)

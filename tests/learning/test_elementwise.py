@@ -9,7 +9,7 @@ from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Submodel
 from edgesim.core.workload import update_flops
 from edgesim.learning.measure.step import measure
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 LOSS_OF_3 = 5 * 3 + 4 * 3 + 1 + 1  # log-softmax of three classes forward and backward, the mean of likelihoods
 
@@ -159,6 +159,7 @@ def test_what_has_no_formula_is_named() -> None:
     assert formula(cost_profile) == 0
 
 
+@full
 @pytest.mark.parametrize(
     "name", thinned(["torchvision:vit_b_16", "torchvision:efficientnet_b0"], ["torchvision:vit_b_16"])
 )

@@ -20,7 +20,7 @@ from edgesim.learning.codec.steps import factors, orthonormal, warm
 from tests.contracts.support import COORDINATORS, mixed_scenario, results_of, run
 from tests.contracts.whole_runs import check_whole_runs
 from tests.learning.test_measure import cost_profile_of
-from tests.sizes import full
+from tests.sizes import full, spread
 
 RANK_1 = Encoding(rank=1, error_feedback=True)
 PARAMS = Payload(frozenset({"params"}))
@@ -175,7 +175,7 @@ def thin(method: Any, protocol: str = "sync", **changes: Any) -> Any:
     return mixed_scenario(method=method, protocol=COORDINATORS[protocol], encoding=encoding, **changes)
 
 
-@pytest.mark.parametrize(("method", "protocol"), CASES)
+@pytest.mark.parametrize(("method", "protocol"), spread(CASES, 1))
 def test_runs_are_timed_answered_and_resumed(method: str, protocol: str, tmp_path: Any) -> None:
     """Without training jobs and rounds are the same; another run finds all answers; one cut off ends as the whole."""
     check_whole_runs(partial(thin, method, protocol), tmp_path)

@@ -33,6 +33,7 @@ from tests.contracts.support import fingerprint
 from tests.methods.hand_made import KEY
 from tests.plugins.networks import TinyNorm
 from tests.plugins.one_number import Ones
+from tests.sizes import spread
 
 SMALL = {"a": (8, 3, 3, 3), "b": (16, 8, 3, 3), "c": (10, 64)}
 RESNET = {("blocks.4.conv2", "blocks.5.conv1", "blocks.5.conv2"): 0.720483, ("blocks.6.conv1",): 0.538276}
@@ -72,7 +73,7 @@ def test_erk(shapes, density, shares, counts):
 
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "nonzero", "shares"),
-    [
+    spread([
         (
             "vgg11_gn", (3, 32, 32), 100, 4634461,
             {("conv4",): 0.844337, ("conv5",): 0.630808, ("conv6", "conv7", "conv8"): 0.419723},
@@ -82,7 +83,7 @@ def test_erk(shapes, density, shares, counts):
             {("conv3",): 0.668938, ("conv4",): 0.556874, ("conv5",): 0.6698, ("fc1",): 0.930997, ("fc2",): 0.372399},
         ),
         ("resnet18_bn", (3, 32, 32), 10, 5582173, RESNET),
-    ],
+    ], 1),
 )  # fmt: skip
 def test_erk_of_real_networks(name, shape, classes, nonzero, shares):
     """At density 0.5; what is not listed is whole. The cost profile knows the shapes that the tensors have."""

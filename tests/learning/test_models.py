@@ -20,6 +20,7 @@ from edgesim.learning.models.build import build_model, check_fits, model_state_o
 from edgesim.learning.models.chains import CnnCifar10, CnnM, Lenet5, Mlr
 from edgesim.learning.models.deep_chains import Vgg11
 from edgesim.learning.models.torchvision_family import TorchvisionModel
+from tests.sizes import spread
 
 # Parameters per layer: (kernel^2 * channels in + 1) * channels out, or (inputs + 1) * outputs. Totals are those that
 # the FedAdp, FedPNS, FedPMT, FedDHAD and DA-DPFL papers (or their authors' code) give.
@@ -159,14 +160,17 @@ def test_lenet_is_the_function_of_its_paper() -> None:
 # layer lists of the FedDHAD paper. ResNet18 has 555,520,000 for 200 classes without the head.
 @pytest.mark.parametrize(
     ("name", "classes", "features", "params", "products"),
-    [
-        ("lenet5", 10, 84, 92626, 682000),
-        ("lenet5", 100, 84, 115756, 705040),
-        ("cnn_3conv", 10, 64, 145290, 4571008),
-        ("cnn_3conv", 100, 64, 168420, 4594048),
-        ("vgg11", 10, 512, 9617034, 153160192),  # on the output of the convolutions, as in the paper's table
-        ("resnet18_bn", 200, 512, 11619016, 555520000 - 512 * 200 + 512 * 512 + 512 * 256 + 256 * 200),
-    ],
+    spread(
+        [
+            ("lenet5", 10, 84, 92626, 682000),
+            ("lenet5", 100, 84, 115756, 705040),
+            ("cnn_3conv", 10, 64, 145290, 4571008),
+            ("cnn_3conv", 100, 64, 168420, 4594048),
+            ("vgg11", 10, 512, 9617034, 153160192),  # on the output of the convolutions, as in the paper's table
+            ("resnet18_bn", 200, 512, 11619016, 555520000 - 512 * 200 + 512 * 512 + 512 * 256 + 256 * 200),
+        ],
+        2,
+    ),
 )
 def test_projection_head(name: str, classes: int, features: int, params: int, products: int) -> None:
     """MOON's head: its last layer sees 256 numbers."""

@@ -11,6 +11,7 @@ from edgesim.core.task import Submodel
 from edgesim.runs.simulate import check, simulate
 from tests.calling import call
 from tests.conftest import digits_scenario, timing_scenario
+from tests.sizes import full
 
 LARGE = {"name": "as", "model": "cnn_cifar10", "input": "3x32x32"}
 
@@ -93,6 +94,7 @@ def test_a_network_that_cannot_be(cost, says):
     assert "\n" not in str(fault.value)
 
 
+@full
 def test_a_network_of_torchvision_can_be_charged():
     cost = {"name": "as", "model": "torchvision:mobilenet_v3_small", "input": "3x64x64", "classes": 10}
     parts = check(timing_scenario(model="cnn_digits", cost=cost, fleet=[{"cpu": {"flops_per_s": "1 GFLOP/s"}}]))

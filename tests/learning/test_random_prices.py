@@ -14,7 +14,7 @@ from edgesim.core.task import Payload, Submodel
 from edgesim.learning.models.trace import layer_of
 from tests.learning.random_networks import CLASSES, FEATURES, RandomNetwork
 from tests.learning.real_training import Device, scored_kernels
-from tests.sizes import grows, sized
+from tests.sizes import grows, sized, spread
 
 NETWORKS, PLUGINS = sized((6, 4), (20, 4), (100, 10))
 
@@ -28,7 +28,7 @@ def frozen_sets(layers: tuple[str, ...], draws: np.random.Generator) -> Iterator
 
 
 @grows
-@pytest.mark.parametrize("number", range(NETWORKS))
+@pytest.mark.parametrize("number", spread(range(NETWORKS), 2))
 def test_charged_is_counted_whatever_is_frozen(number: int) -> None:
     device = Device(RandomNetwork, FEATURES, CLASSES, number=number)
     cost_profile, first = device.cost_profile, device.first

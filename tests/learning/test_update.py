@@ -32,7 +32,7 @@ from tests.contracts.whole_runs import check_whole_runs
 from tests.core.test_encoding import cost_profile
 from tests.kinks import without_kinks
 from tests.methods.exact_gradients import exact_gradients, first_job
-from tests.sizes import full
+from tests.sizes import full, spread
 
 KEY = Key(17)
 PLAIN = Task(up=Payload(frozenset({"params"})))
@@ -406,7 +406,7 @@ CASES = [("fedavg", "deadline"), ("scaffold", "over_selection"), ("fedbuff", "bu
 CODED = {"up": {**FED_BACK["up"], "values": "int8", "rotate": True}}
 
 
-@pytest.mark.parametrize(("method", "protocol"), CASES)
+@pytest.mark.parametrize(("method", "protocol"), spread(CASES, 1))
 def test_runs_are_timed_answered_and_resumed(method: str, protocol: str, tmp_path: Any) -> None:
     """Without training jobs and rounds are the same; another run finds all answers; one cut off ends as the whole."""
     changes = {"method": method, "protocol": COORDINATORS[protocol], "encoding": CODED}

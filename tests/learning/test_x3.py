@@ -19,6 +19,7 @@ from edgesim.learning.cost_models.x3 import X3
 from edgesim.runs.network import cost_profile_of
 from edgesim.studies.column import parse_column
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
+from tests.sizes import spread
 
 # Forward multiply-accumulates per sample as printed, of convolutions and linear layers alone, on which inputs.
 MODELS = {
@@ -51,7 +52,7 @@ def inner(of: CostProfile, share: float) -> Submodel:
 # --- the size of a model ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "classes"), MODELS)
+@pytest.mark.parametrize(("name", "classes"), spread(MODELS, 2))
 def test_multiply_accumulates_are_those_printed(name: str, classes: int) -> None:
     """SVHN has the images and classes of CIFAR-10, so these are all eight pairs of the paper."""
     of = cost_profile(name, classes)

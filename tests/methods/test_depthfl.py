@@ -19,6 +19,7 @@ from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.contracts.support import merge_arguments, prepare, run
 from tests.methods.recorded import close_to, record
+from tests.sizes import spread
 
 LABELS = ("exits", "exits_2", "exits_3")  # of depths 1, 2 and 3
 PARAMS = (160 + 2570, 4640 + 1290, 9248 + 330)  # of each block and its exit, on digits with channels 16, 32 and 32
@@ -66,12 +67,15 @@ def trained(job, weight):
 
 @pytest.mark.parametrize(
     ("method", "weights"),
-    [
-        ({}, [math.exp(-5), math.exp(-5 * (299 / 300) ** 2)]),
-        ({"rampup_rounds": 2}, [math.exp(-5), math.exp(-5 / 4)]),
-        ({"rampup_rounds": 0}, [1.0, 1.0]),
-        ({"distil": False}, [0.0, 0.0]),
-    ],
+    spread(
+        [
+            ({}, [math.exp(-5), math.exp(-5 * (299 / 300) ** 2)]),
+            ({"rampup_rounds": 2}, [math.exp(-5), math.exp(-5 / 4)]),
+            ({"rampup_rounds": 0}, [1.0, 1.0]),
+            ({"distil": False}, [0.0, 0.0]),
+        ],
+        1,
+    ),
     ids=["300 rounds", "2 rounds", "at once", "without"],
 )
 def test_devices_train_all_their_exits_which_learn_from_each_other(method, weights, monkeypatch):

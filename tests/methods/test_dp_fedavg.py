@@ -30,7 +30,7 @@ from edgesim.runs.assembly import assemble
 from edgesim.runs.cache_identity import facts_of
 from tests.contracts.support import mixed_scenario, run
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
-from tests.sizes import full
+from tests.sizes import full, spread
 
 START = {"a": [1.0, 2.0], "b": [3.0]}
 SIZES = {"a": 2, "b": 1}
@@ -126,7 +126,7 @@ def test_variances_stay_at_least_0():
     assert float(variances.min()) == 0 > float(means.min())
 
 
-@pytest.mark.parametrize("name", ["rdp", "prv"])
+@pytest.mark.parametrize("name", spread(["rdp", "prv"], 1))
 def test_epsilon_is_the_library_s(name):
     """After two rounds that somebody answered and one that nobody did, three releases, by the library's own steps."""
     method = DpFedAvg(noise_multiplier=1.3, delta=1e-4, accountant=name)

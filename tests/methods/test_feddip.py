@@ -21,6 +21,7 @@ from tests.contracts.support import Spy, fingerprint, mixed_scenario, prepare, r
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, setting_of
 from tests.methods.recorded import close_to, record
+from tests.sizes import spread
 
 SMALL = {"name": "feddip", "sparsity": 0.8, "rounds": 4, "interval": 2, "lam_max": 0.02, "lam_steps": 3}
 # The digits' CNN: weights, FLOPs a sample of forward and input gradient, and of the weight gradient, by arithmetic:
@@ -62,7 +63,7 @@ def trained(job, start, mask, lam, feedback):
     return w
 
 
-@pytest.mark.parametrize("regrowth", [True, False])
+@pytest.mark.parametrize("regrowth", spread([True, False], 1))
 def test_five_rounds_by_hand(regrowth, monkeypatch):
     """Prunings of shares 0.5, 0.8 - 0.3 / 8 and 0.8 after rounds 0, 2 and 4; lambda is 0, 0, 0.01, 0.02, 0.02."""
     seen = record(monkeypatch)

@@ -14,6 +14,7 @@ from tests.contracts.support import mixed_scenario, prepare
 from tests.methods.hand_made import KEY
 from tests.methods.personal_layers import agrees_with_plain_torch
 from tests.methods.plain_torch import NORMED_UNITS, PARAMS, trained
+from tests.sizes import spread
 
 FORWARD = 18432 + 147456 + 2560  # FLOPs a sample of cnn_digits: two convolutions and the linear layer
 HEAD = FORWARD + 2560  # and the gradient of its weights; nothing lies before it that is trained
@@ -22,12 +23,15 @@ BODY = FORWARD + (18432 + 147456) + (147456 + 2560)  # gradients of weights, and
 
 @pytest.mark.parametrize(
     ("model", "method", "own"),
-    [
-        ("cnn_digits", {"head_epochs": 2, "body_epochs": 1}, ["fc1"]),
-        ("cnn_digits", {"personal_layers": ["conv2", "fc1"], "body_epochs": 2}, ["conv2", "fc1"]),
-        (NORMED_UNITS, {"head_epochs": 1, "body_epochs": 1}, ["fc2"]),
-        (NORMED_UNITS, {"personal_layers": 2}, ["norm", "fc2"]),
-    ],
+    spread(
+        [
+            ("cnn_digits", {"head_epochs": 2, "body_epochs": 1}, ["fc1"]),
+            ("cnn_digits", {"personal_layers": ["conv2", "fc1"], "body_epochs": 2}, ["conv2", "fc1"]),
+            (NORMED_UNITS, {"head_epochs": 1, "body_epochs": 1}, ["fc2"]),
+            (NORMED_UNITS, {"personal_layers": 2}, ["norm", "fc2"]),
+        ],
+        1,
+    ),
 )
 def test_three_rounds_in_plain_torch(monkeypatch, model, method, own):
     """A device's head, then the body received with its head at rest; statistics of layers at rest do not move."""

@@ -122,6 +122,7 @@ def test_an_export_gives_the_same_bytes_again(here: Path, tmp_path: Path) -> Non
 # --- MLflow -----------------------------------------------------------------------------------------------------
 
 
+@full
 def test_mlflow_reads_a_study_over_simulated_time(here: Path, tmp_path: Path) -> None:
     """Steps are whole simulated seconds, timestamps simulated milliseconds; the folder has a database."""
     from mlflow.tracking import MlflowClient

@@ -18,6 +18,7 @@ from edgesim.studies.report import _effects, findings_of, study_of, with_middle
 from edgesim.studies.values import compared, summarised
 from tests.calling import call
 from tests.reports import made_up
+from tests.sizes import full
 from tests.studies.made_up import values as made_up_values
 
 TIME = "sim_time_s@0.8"
@@ -68,6 +69,7 @@ def test_the_numbers_of_the_answer_are_those_of_the_runs(findings, runs):
     assert number(TIME, sum(gaps) / len(gaps)) in answers(findings)[0]
 
 
+@full
 def test_few_seeds_confirm_nothing(runs):
     """No test can tell three pairs from luck, however far they are apart."""
     found = findings_of(*study_of(first(runs, 3)), [])
@@ -152,6 +154,7 @@ def test_the_same_findings_are_the_same_page(findings, page):
     assert rendered(findings) == page
 
 
+@full
 def test_the_table_compares_with_the_baseline(runs):
     study, cells = study_of(runs)
     found = findings_of(study, cells, [], {"configuration": "fedpmt"})

@@ -14,6 +14,7 @@ from edgesim.reports.stats import summary
 from edgesim.studies.column import parse_column
 from tests.calling import call
 from tests.conftest import digits_scenario
+from tests.sizes import full
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,7 @@ def test_commands_on_many_runs_show_each_session(run):
     assert call("diff", run.folder, run.folder).out == "identical\n"
 
 
+@full
 def test_commands_that_draw_many_runs_tell_sessions_apart(run, tmp_path):
     """Figures, reports and exports of a run of several sessions work, each of its sessions a run of its own."""
     assert call("plot", run.folder, "--out", tmp_path / "figure").code == 0

@@ -8,7 +8,7 @@ import pytest
 
 from edgesim.cli.figures import KINDS
 from tests.calling import TINY, call
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 STUDY = """
 name = "two methods"
@@ -52,6 +52,7 @@ def test_every_kind(study, kind):
     assert (study / f"{kind}.pdf").read_bytes()[:4] == b"%PDF"
 
 
+@full
 def test_a_heat_map_is_over_the_axes(study):
     assert (
         call("study", "plot", "two.toml", "--kind", "heat", "--column", "best_accuracy", "--out", "best.svg").code == 0
@@ -106,6 +107,7 @@ def test_its_report(study):
     assert "Federated Optimization in Heterogeneous Networks" in page  # a source of the catalogue
 
 
+@full
 def test_a_part_of_a_study_says_so(study):
     cells = "runs/studies/two/quick"
     folder = next(path for path in (study / cells).iterdir() if path.name.startswith("method=fedavg"))

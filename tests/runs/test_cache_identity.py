@@ -24,7 +24,7 @@ from edgesim.files.loaded_code import Unidentified
 from edgesim.runs.simulate import simulate
 from tests.calling import call
 from tests.execution.test_result_cache import weights_of
-from tests.sizes import full
+from tests.sizes import full, spread
 
 NET = """
 import torch
@@ -145,6 +145,7 @@ def test_a_class_that_a_package_exports_again(folder: Path) -> None:
     check_not_stale("model=zoo:Net", change=lambda: Path("zoo/net.py").write_text(net(9)))
 
 
+@full
 def test_an_installed_package_that_is_upgraded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = folder / "site-packages"
     monkeypatch.syspath_prepend(str(site))
@@ -219,7 +220,7 @@ def test_the_plan_of_a_selection_of_ones_own(folder: Path) -> None:
     check_not_stale(*words, change=lambda: Path("choice.py").write_text(CHOICE.format(count=1)))
 
 
-@pytest.mark.parametrize("method", ["krum", "fedmedian", "fedadam", "onebit_adam", "signsgd"])
+@pytest.mark.parametrize("method", spread(["krum", "fedmedian", "fedadam", "onebit_adam", "signsgd"], 2))
 def test_the_server_s_flops_of_another_cost_model(folder: Path, method: str) -> None:
     as_large = "cost={ name = 'as', model = 'cnn_digits' }"
     words = (f"method={method}", "selection=all")

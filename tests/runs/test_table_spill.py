@@ -24,7 +24,7 @@ from tests.calling import names
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.records.written import manifest_of, whole
 from tests.runs.test_recording import Looking, killed_at, often
-from tests.sizes import grows, sized, thinned
+from tests.sizes import full, grows, sized, thinned
 
 __all__ = ["often"]  # a fixture
 
@@ -182,6 +182,7 @@ def test_an_interrupt_at_any_moment_keeps_every_row_once(
         assert names(folder) == FILES
 
 
+@full
 @grows
 def test_a_kill_at_any_instant_leaves_the_last_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: None
@@ -241,6 +242,7 @@ def test_a_lost_part_is_named(tmp_path: Path, often: None) -> None:
         simulate(timing_scenario(**BASE), folder, Removing())
 
 
+@full
 def test_a_state_that_is_not_settled_is_read_where_it_lies(tmp_path: Path, often: None) -> None:
     """After a kill between the manifest of a finished run and the moves of the files that it names."""
     watching = Watching(tmp_path / "run")

@@ -21,6 +21,7 @@ from edgesim.studies.check import Difference
 from edgesim.studies.check_texts import in_words
 from edgesim.studies.golden import load_golden
 from tests.calling import Done, call
+from tests.sizes import full
 from tests.studies.golden_project import LEARNED, STUDY, replace, rows_of
 from tests.studies.test_study import contents
 
@@ -296,6 +297,7 @@ def test_a_change_from_nothing_has_no_share() -> None:
 # --- any size, or a scenario ------------------------------------------------------------------------------------
 
 
+@full
 def test_golden_tables_of_another_size(here: Path) -> None:
     """The large size has both seeds and two rounds; what it keeps is compared with what it gives."""
     (here / "study.toml").write_text(STUDY + '\n[sizes.large]\noverrides = ["stop.rounds=2"]\n')
@@ -370,6 +372,7 @@ def test_an_update_shows_what_moved_and_passes(here: Path) -> None:
     assert call("check", "golden", "--update").out == "golden: written, 2 cells; nothing moved\n"
 
 
+@full
 def test_an_update_shows_what_moved_within_its_tolerance_too(here: Path) -> None:
     text = STUDY.replace(*LEARNED).replace('"flops"', '"flops", "accuracy"')
     (here / "study.toml").write_text(text)

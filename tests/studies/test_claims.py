@@ -157,6 +157,7 @@ def test_a_smaller_study_stands_in_and_is_called_so(here: Path) -> None:
     assert "smaller scale" in found[2] and found[4] == "`edgesim study run study.toml --size full`"
 
 
+@full
 def test_a_smaller_study_may_test_a_claim_in_some_cells_alone(here: Path) -> None:
     """Labels of axes of its own choose them; the command says so, and a label that it lacks is refused."""
     run()
@@ -173,6 +174,7 @@ def test_a_smaller_study_may_test_a_claim_in_some_cells_alone(here: Path) -> Non
     assert none.code == 2 and "claim 'later': study.toml: smaller.cell: no cell has speed=none" in none.err
 
 
+@full
 def test_a_smaller_study_may_compare_another_column(here: Path) -> None:
     """The slow take twice the time for the same FLOPs. A claim about numbers has columns of its own."""
     run()

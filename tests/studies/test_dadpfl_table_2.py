@@ -21,6 +21,7 @@ from edgesim.core.task import Payload, Submodel
 from edgesim.learning.submodel import masks
 from edgesim.methods.decentralised.sparse import FirstMasks, Maskable
 from tests.learning.test_measure import cost_profile_of
+from tests.sizes import spread
 
 TABLE_2 = Path(__file__).parents[2] / "docs" / "data" / "dadpfl_table_2.csv"
 MIB = 2**20
@@ -76,12 +77,15 @@ def flops(column: str, submodel: Submodel | None = None, screening: bool = False
 
 @pytest.mark.parametrize(
     ("name", "classes", "params", "weights"),
-    [
-        ("resnet18_gn", 10, 11173962, 11164352),
-        ("vgg11_gn", 100, 9277284, 9268928),
-        ("alexnet_small", 7, 23259975, 23250624),
-        ("alexnet_small", 10, 23272266, 23250624 + 3 * 4096),
-    ],
+    spread(
+        [
+            ("resnet18_gn", 10, 11173962, 11164352),
+            ("vgg11_gn", 100, 9277284, 9268928),
+            ("alexnet_small", 7, 23259975, 23250624),
+            ("alexnet_small", 10, 23272266, 23250624 + 3 * 4096),
+        ],
+        1,
+    ),
 )
 def test_parameters_that_masks_can_cover(name: str, classes: int, params: int, weights: int) -> None:
     """All and those of two dimensions or more; three more classes are 3 x (4096 + 1) parameters more."""

@@ -212,6 +212,7 @@ def test_bad_input_is_one_line(studied: Path, words: tuple[str, ...], says: str)
     assert (code, out) == (2, "") and err.startswith(f"error: {says}") and err.count("\n") == 1
 
 
+@full
 def test_a_comparison_skips_what_has_no_better_end(studied: Path) -> None:
     """A column that may be good or bad stops the comparison only where it is asked for."""
     Path(studied / "other.toml").write_text(

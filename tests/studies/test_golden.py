@@ -15,7 +15,7 @@ from edgesim.studies.golden import GoldenNumbers, load_golden, read_numbers, sam
 from tests.calling import Done, call
 from tests.end_to_end.test_scenarios import skip_without_data
 from tests.records.written import seal_again
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 from tests.studies.golden_project import GOLDEN, LEARNED, PROGRESS, STUDY, replace, rows_of
 from tests.studies.test_study import contents
 
@@ -189,6 +189,7 @@ def test_an_intended_change_is_taken_over(here: Path) -> None:
     assert call("check", "golden").code == 0
 
 
+@full
 def test_none_named_means_all_of_the_project(here: Path) -> None:
     says = "error: golden/: no golden tables (*/golden.toml) in the current folder; name some: edgesim check FOLDER\n"
     assert call("check") == Done(2, "", says)

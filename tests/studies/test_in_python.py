@@ -99,6 +99,7 @@ def test_processes_change_no_frame(here: Path) -> None:
     pd.testing.assert_frame_equal(*frames)
 
 
+@full
 def test_where_runs_lie(here: Path) -> None:
     """In the folder that is named; else in a temporary one, which goes with the last that needs it."""
     axes = {"seed": [1]}
@@ -155,6 +156,7 @@ def test_a_cell_that_cannot_be_run_is_an_error(here: Path) -> None:
         study.run()
 
 
+@full
 def test_a_search_in_python(here: Path) -> None:
     search = {"minimise": ["energy_j"], "space": {"network.up": {"low": 1.0, "high": 4.0, "unit": "Mbit/s"}}}
     study = edgesim.study("scenario.toml", columns=["energy_j"], overrides="backend=null", search=search, out="found")

@@ -128,6 +128,7 @@ def test_what_is_made_large(here: Path) -> None:
     assert best.point["fleet.0.cpu.frequency"] < 4e8 and best.point["network.up"] == "0.5_Mbit_s"
 
 
+@full
 def test_whole_numbers_steps_units_and_labels(here: Path) -> None:
     space = """
 [search.space]
@@ -248,6 +249,7 @@ def test_a_study_without_trials_says_what_comes_first(here: Path) -> None:
     assert "has trials of another search" in call("study", "table", "energy.toml", "--runs", "runs").err
 
 
+@full
 def test_more_trials_go_on_with_those_that_are_there(here: Path) -> None:
     """Ten, or six and then ten: the same trials; and none is run twice."""
     searched("energy.toml", 10, "alone")

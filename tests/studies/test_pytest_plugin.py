@@ -11,6 +11,7 @@ import pytest
 from tests.calling import call
 from tests.conventions.source_tree import ROOT
 from tests.package.test_metadata import PROJECT
+from tests.sizes import full
 from tests.studies.golden_project import replace, rows_of
 
 pytest_plugins = ["pytester"]
@@ -44,6 +45,7 @@ def test_it_is_installed_with_edgesim() -> None:
     assert PROJECT["entry-points"]["pytest11"] == {"edgesim": "edgesim.pytest_plugin"}
 
 
+@full
 def test_tables_that_stand(suite: pytest.Pytester) -> None:
     played(suite).assert_outcomes(passed=2)
 

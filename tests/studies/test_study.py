@@ -102,6 +102,7 @@ def test_a_half_written_run_is_run_again(here: Path) -> None:
     assert call("study", "run", "study.toml", *FULL).err == "4 of 4 cells are done\n"
 
 
+@full
 def test_other_code_other_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table still shows what other code has made, and says so."""
     call("study", "run", "study.toml", *FULL)
@@ -482,6 +483,7 @@ def test_operations_of_table_5_2(tmp_path: Path) -> None:
     assert shown.endswith("23 of 23 published numbers are equal\n") and " 15305968 " in shown
 
 
+@full
 def test_round_times_of_table_5_3(tmp_path: Path) -> None:
     """FedAvg 50 s, cut to 26.5 s by the deadline, which 4 of 10 devices meet; FedPMT 26.4 s, all meet it."""
     study = (SHIPPED / "fedpmt_table_5_3_timing.toml", "--only", "seed=1", "--runs", tmp_path / "runs")
@@ -498,6 +500,7 @@ def test_round_times_of_table_5_3(tmp_path: Path) -> None:
     assert rows["26.5s", "fedpmt", "rounds.used"]["mean"] == 20 * 10
 
 
+@full
 def test_a_protocol_learns_in_the_quick_size(tmp_path: Path) -> None:
     study = (
         SHIPPED / "protocols_fashion.toml",

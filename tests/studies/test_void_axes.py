@@ -9,7 +9,7 @@ import pytest
 import edgesim
 from edgesim.studies.study import load_study
 from tests.calling import TINY, Done, call
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 BASE = """
 partition = { name = "sizes", samples_per_device = 50 }
@@ -64,6 +64,7 @@ def test_an_axis_that_every_block_overrides_is_refused(write, command: str) -> N
     assert not Path("runs").exists()
 
 
+@full
 def test_an_axis_that_one_block_follows_is_run(write) -> None:
     assert call("study", "run", write(OWN + PLAIN)).code == 0
     rows = call("study", "table", "study.toml", "--csv").out.splitlines()[1:]
@@ -159,6 +160,7 @@ def test_a_warning_about_some_cells_says_of_how_many(write) -> None:
     assert line.startswith("warning: protocol.deadline: nobody can miss 90 s") and line.endswith("(in 4 of 8 runs)")
 
 
+@full
 def test_the_report_of_a_study_repeats_its_warnings(write) -> None:
     call("study", "run", write(OWN, study_with('"stop.rounds" = [1, 2]')))
     assert call("report", "study.toml").code == 0
