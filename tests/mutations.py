@@ -190,6 +190,108 @@ MUTATIONS = (
         ("learning",),
     ),
     Mutation("what was not sent is lost", "tensor - got[name] for name", "0.0 * tensor for name", ("learning",)),
+    # units, files and records
+    Mutation("a byte has ten bits", "byte = 8 * bit = B", "byte = 10 * bit = B", ("config",)),
+    Mutation("a MiB has a million bytes", "mebi- = 1048576 = Mi-", "mebi- = 1000000 = Mi-", ("config",)),
+    Mutation(
+        "tables with negative seconds are read",
+        "fits = number & (values >= least)",
+        "fits = number",
+        ("records", "end_to_end"),
+    ),
+    Mutation(
+        "damaged files of a run are read",
+        'if file_digest(file, "sha256").hexdigest() == digest:',
+        "if len(digest) == 64:",
+        ("records", "end_to_end", "fuzz"),
+    ),
+    # execution and runs
+    Mutation(
+        "a device's earlier job is not trained first",
+        "*chain[place - 1 : place],",
+        "*chain[place:place],",
+        ("execution", "contracts"),
+    ),
+    Mutation(
+        "a checkpoint of another scenario is taken",
+        "if stamp.get(key) != value]",
+        "if stamp.get(key) is value is None]",
+        ("execution", "contracts"),
+    ),
+    Mutation(
+        "devices train on the server's own samples",
+        "return np.delete(rows, server_set.rows)",
+        "return rows",
+        ("learning", "methods"),
+    ),
+    # reports, studies and the command line
+    Mutation(
+        "a target is reached with the last evaluation that does",
+        "reached[name].iloc[0].item()",
+        "reached[name].iloc[-1].item()",
+        ("records", "reports"),
+    ),
+    Mutation(
+        "bystanders are the devices that had jobs",
+        '(devices["jobs"] == 0) & (devices["device"] >= 0)',
+        '(devices["jobs"] > 0) & (devices["device"] >= 0)',
+        ("engine", "reports"),
+    ),
+    Mutation(
+        "failed jobs count as late",
+        'late_share=counts["late_jobs"] / counts["jobs"]',
+        'late_share=counts["failed_jobs"] / counts["jobs"]',
+        ("reports",),
+    ),
+    Mutation(
+        "the server's work counts as a wait for devices",
+        '(rounds["now_s"] - rounds["start_s"]).to_numpy() - server_s)',
+        '(rounds["now_s"] - rounds["start_s"]).to_numpy())',
+        ("reports",),
+    ),
+    Mutation(
+        "joules are shown in the wrong unit", "in_unit = value / unit.size", "in_unit = value", ("reports", "cli")
+    ),
+    Mutation(
+        "Holm's correction is Bonferroni's",
+        "given[order] * np.arange(len(order), 0, -1)",
+        "given[order] * len(order)",
+        ("studies",),
+    ),
+    Mutation("a tie counts as a win", "(wins + ties / 2) / pairs", "(wins + ties) / pairs", ("studies",)),
+    Mutation(
+        "a front takes high accuracies for losses",
+        '1.0 if ways[column] == "lower" else -1.0',
+        '1.0 if ways[column] == "lower" else 1.0',
+        ("studies",),
+    ),
+    Mutation("a mistake ends with exit code 0", "code = error.exit_code", "code = 0", ("cli",)),
+    # more of what is learned, and of the world
+    Mutation(
+        "the median of an even number is the upper one", "(n - 1) // 2 : n // 2 + 1", "n // 2 : n // 2 + 1", LEARNED
+    ),
+    Mutation(
+        "Krum counts the distance to itself", "distances.sort(1).values[:, 1:]", "distances.sort(1).values", LEARNED
+    ),
+    Mutation(
+        "FedNova adds moves of any number of steps alike",
+        "weights = effective * shares / lengths",
+        "weights = effective * shares / lengths.mean()",
+        LEARNED,
+    ),
+    Mutation(
+        "a thinner network keeps the wrong columns",
+        "torch.tensor(self.channels[layer.columns]) * layer.column_spread",
+        "torch.tensor(self.channels[layer.columns])",
+        LEARNED,
+    ),
+    Mutation("sums of masked numbers overflow", "return bits + (devices - 1).bit_length()", "return bits", LEARNED),
+    Mutation(
+        "seconds off end with the first",
+        "todo = todo[at_s[todo] < now_s]\n        return total_s",
+        "break\n        return total_s",
+        ("world",),
+    ),
 )
 
 
