@@ -26,9 +26,9 @@ def mapped(fn: Callable[..., Any], state: Mapping[str, Any], *others: Mapping[st
 def named(fn: Callable[..., Any], state: Mapping[str, Any], *others: Mapping[str, Any]) -> Mapped:
     """Return `fn(name, tensor, *tensors of the other states)` for each tensor of a state."""
     return {
-        name: named(fn, value, *(other[name] for other in others))
+        name: named(fn, value, *[other[name] for other in others])
         if isinstance(value, Mapping)
-        else fn(name, value, *(other[name] for other in others))
+        else fn(name, value, *[other[name] for other in others])
         for name, value in state.items()
     }
 
