@@ -69,14 +69,14 @@ MUTATIONS = (
     Mutation("power grows with the square of the frequency", "frequency_hz**3", "frequency_hz**2"),
     Mutation(
         "computing draws nothing from a peer's battery",
-        "self._loads.begin(job.device, job, job.prices.compute_j / job.prices.compute_s)",
-        "self._loads.begin(job.device, job, 0.0)",
+        "prices.compute_j / prices.compute_s if prices.compute_s > 0 else 0.0)",
+        "0.0)",
         ("engine",),
     ),
     Mutation(
         "a device without a job sends on without power",
-        "if peer_job is None:  # it was sending what it made before\n            self._cut_off(device)",
-        "if peer_job is None:  # it was sending what it made before\n            pass",
+        "if trip is None:  # it was sending what it made before\n            self._gone(device)",
+        "if trip is None:  # it was sending what it made before\n            pass",
         ("engine",),
     ),
     # seconds
