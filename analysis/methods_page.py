@@ -15,6 +15,7 @@ import pandas as pd
 import edgesim
 from edgesim.cli.main import run_script
 from edgesim.cli.printing import markdown
+from edgesim.config.plugins import plugins_of
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError
 from edgesim.reports.format import text
@@ -34,7 +35,7 @@ OWN_CLOCKS = ("buffered", "gossip")  # protocols under which a device may have s
 
 HEAD = """# Methods compared
 
-Every method that edgesim ships, on one scenario with {devices} devices, `{file}`. `make methods-page`
+The methods that edgesim ships, on one scenario with {devices} devices, `{file}`{absent}. `make methods-page`
 runs what is missing of it and writes this page. **Nothing is tuned**: the tables say what methods cost, and whether
 they learn; they are no ranking. One learning rate, one network and one fleet suit some methods and not others.
 """
@@ -192,10 +193,12 @@ def page(study: Study, file: Path, size: str, out: Path) -> str:
     mine = found.turns[BASELINE]
     amount = {"foreseen": amounts(planned[BASELINE]), "run": amounts(mine)}
     file_name = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name
+    missing = [f"`{name}`" for name in sorted(plugins_of("method").keys() - planned.keys())]
+    absent = f", but for {', '.join(missing)}, not compared yet" if file == STUDY and missing else ""
     seeds, time = len(study.axes.get(SEED, {"": ()})), text("sim_time_s", first.stop.sim_time or 0.0)
     return "\n".join(
         [
-            HEAD.format(name=study.name, file=file_name, devices=devices),
+            HEAD.format(name=study.name, file=file_name, devices=devices, absent=absent),
             COSTS.format(**amount, server=text("flops", mine.server_flops)),
             _costs_table(planned, found, marks),
             RESULTS.format(time=time, seeds=seeds),

@@ -39,10 +39,10 @@ quick = {}
 """
 
 
-def test_every_method_has_a_line_of_its_name() -> None:
-    """A method that edgesim ships is in the study, in a cell that is named after it, and nothing else is."""
+def test_every_line_is_the_method_of_its_name() -> None:
+    """Every cell is named after a method that edgesim ships; a method may join the comparison later."""
     study = load_study(STUDY)
-    assert set(study.axes["method"]) == set(plugins_of("method"))
+    assert set(study.axes["method"]) <= set(plugins_of("method"))
     for cell in study.cells("full", ["seed=1"]):
         assert study.scenario(STUDY.parent, cell, "full").method.name == cell.labels["method"]
 
