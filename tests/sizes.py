@@ -2,7 +2,7 @@
 
 EDGESIM_TEST_SIZE, which the make targets set, is one of
 
-- quick: one in four of the short tests of every file, and none that starts a process; `make quick`
+- quick: one in eight of the short tests of every file, and none that searches or starts a process; `make quick`
 - short: representatives of every kind of test; `make test`, and what pytest does by itself
 - rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
 - all: every test, at full size, in one go
@@ -65,7 +65,7 @@ def _larger(value: Any) -> Any:
     return pytest.param(*(value if type(value) is tuple else (value,)), marks=full)  # a named tuple is one value
 
 
-QUICK = 4  # a quick run has one in so many of the short tests of a file that start no process
+QUICK = 8  # a quick run has one in so many of the short tests of a file that neither search nor start a process
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -76,7 +76,7 @@ def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     places: Counter[Path] = Counter()
     kept = []
     for item in found:
-        if not any(item.get_closest_marker(name) for name in ("process", "kills", "workers")):
+        if not any(item.get_closest_marker(name) for name in ("process", "kills", "workers", "grows")):
             places[item.path] += 1
             kept += [item] * (places[item.path] % QUICK == 1)
     return kept
