@@ -265,7 +265,12 @@ MUTATIONS = (
         '1.0 if ways[column] == "lower" else 1.0',
         ("studies",),
     ),
-    Mutation("a mistake ends with exit code 0", "code = error.exit_code", "code = 0", ("cli",)),
+    Mutation(
+        "a mistake ends with exit code 1",
+        'print(frames, end="", file=sys.stderr)\n    return 2',
+        'print(frames, end="", file=sys.stderr)\n    return 1',
+        ("cli",),
+    ),
     # more of what is learned, and of the world
     Mutation(
         "the median of an even number is the upper one", "(n - 1) // 2 : n // 2 + 1", "n // 2 : n // 2 + 1", LEARNED
