@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import namedtuple
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,11 +18,9 @@ from rich.console import Console
 
 from edgesim.cli.main import main
 from edgesim.core.errors import ConfigError
-from edgesim.core.price_list import Coverage
+from edgesim.core.price_list import Coverage, LayerCost
 from edgesim.runs.progress import Limits, ProgressLine
 from tests.records.written import new_tables, write
-
-Layer = namedtuple("Layer", "name kind params forward_flops weight_grad_flops input_grad_flops")
 
 
 def joules(energy_j):
@@ -85,7 +82,8 @@ def simulator(monkeypatch):
 
     def network_of(model, shape, classes, key, **_):
         seen.cost_profile = (model.value, model.name, shape, classes)
-        layers = (Layer("conv", "Conv2d", 10, 100.0, 100.0, 0.0), Layer("fc", "Linear", 5, 20.0, 20.0, 20.0))
+        conv = LayerCost("conv", "Conv2d", 10, 0, 100.0, 100.0, 0.0, frozenset())
+        layers = (conv, LayerCost("fc", "Linear", 5, 0, 20.0, 20.0, 20.0, frozenset({"conv"})))
         # Both trained: forward 120, weight gradients 120, input gradient of fc 20; only fc: 120 + 20.
         cost_profile = SimpleNamespace(
             model=model.name,

@@ -19,6 +19,7 @@ from edgesim.core.method import Finished, LocalState, Needs
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS
 from edgesim.core.update import ModelRef, ModelState, Update
+from edgesim.engine.legs import Trip
 from edgesim.execution.backends.serial import SerialBackend
 from edgesim.learning.submodel.slicing import extract
 from edgesim.runs.assembly import assemble
@@ -304,8 +305,8 @@ class Devices:
         self._messages: dict[ModelRef, Update] = {}
         self._learner = simulation.learner
         self._backend = simulation.learner.backend
-        self._really_end = simulation.world._end
-        simulation.world._end = self._end
+        self._really_end = simulation.world.devices._end
+        simulation.world.devices._end = self._end  # type: ignore[method-assign]
         self._really_start = simulation.learner.start
         simulation.learner.start = self._start  # type: ignore[method-assign]
 
@@ -313,8 +314,8 @@ class Devices:
         self._before |= {job.id: self.memory.get(job.device) for job in jobs if job.task.own_clock}
         self._really_start(jobs)
 
-    def _end(self, job: Job, outcome: Outcome) -> Completion:
-        completion = self._really_end(job, outcome)
+    def _end(self, trip: Trip, outcome: Outcome) -> Completion:
+        job, completion = trip.job, self._really_end(trip, outcome)
         learner, first = self._learner, self._learner._message
         heard = [self._messages[ref] if ref.version >= 0 else learner.graph.value(first(ref)) for ref in job.received]
         own = self._before[job.id] if job.task.own_clock else self.memory.get(job.device)
