@@ -293,7 +293,7 @@ def widths(columns: Sequence[GridColumn], width: int | None) -> list[int]:
 
 
 def _width(text: str) -> int:
-    from rich.cells import cell_len  # not before `main` has put the current folder last: it may have a rich.py
+    from rich.cells import cell_len  # not before `main` has put the current folder last: it may have a module rich
 
     return cell_len(text)
 

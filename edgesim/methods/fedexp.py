@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgesim.core.limits import NonNegativeNumber
+from edgesim.core.limits import NonNegativeFactor
 from edgesim.core.method import Aggregate, Method, ServerContext
 from edgesim.core.model_state import moves, square, stepped, weighted_sum
 from edgesim.core.rng import Key
@@ -34,7 +34,7 @@ class FedExP(Method):
     two global models, here the global model is scored.
     """
 
-    epsilon: NonNegativeNumber = 0.001
+    epsilon: NonNegativeFactor = 0.001
     """The experiments of the paper use 0.001 for images, and 0.1 for a synthetic linear problem."""
 
     def merge_flops(self, updates: int, setting: Setting) -> float:

@@ -35,8 +35,11 @@ ABOUT_SEVERAL = {
         "loading": "what commands load",
         "messages": "errors, warnings and closed pipes of all commands",
         "numbers": "numbers in the tables of all commands",
-        "parts": "descriptions of all parts",
+        "calibrate": "`calibrate`, in edgesim/cli/parts.py",
+        "estimate": "`estimate`, in edgesim/cli/scenarios.py",
+        "explain": "`explain`, in edgesim/cli/look.py",
         "start_up": "modules that commands load, in processes of their own",
+        "table": "`table`, in edgesim/cli/look.py",
     },
     "config": {"shipped_scenarios": "scenarios that are named edgesim:NAME"},
     "engine": {
@@ -50,6 +53,7 @@ ABOUT_SEVERAL = {
         "killed_devices": "training on devices that die",
         "milestones": "runs that end because they have not learned enough",
         "mutants": "whether these tests notice faults",
+        "outside_parts": "parts of the engine as a user would write them",
         "one_draw": "draws that do not depend on how the engine asks",
         "peer_physics": "batteries, outages and partial work of peers",
         "physics": "batteries, memory, frequencies and slow-downs in the event loop",
@@ -58,8 +62,10 @@ ABOUT_SEVERAL = {
     },
     "learning": {
         "deep_gradient_compression": "encodings with momentum and warm-up, as in their paper",
+        "low_rank": "encodings of low rank",
         "random_prices": "prices of random networks",
         "training_memory": "predicted memory against real steps",
+        "update": "encoded updates, by all steps",
     },
     "methods": {
         "dadpfl_failures": "DA-DPFL where peers die",
@@ -67,7 +73,9 @@ ABOUT_SEVERAL = {
     },
     "reports": {
         "energy_attribution": "joules by device, component and activity",
+        "gantt": "Gantt charts, in edgesim/reports/pictures.py",
         "maps": "pictures of topologies",
+        "plots": "accuracy over time, in edgesim/reports/pictures.py",
         "report": "the report of a study",
         "report_in_browser": "the same in a browser",
         "session_views": "runs of several sessions",

@@ -120,17 +120,6 @@ def test_commands_before_a_run(tmp_path):
     assert "run:boards" in done.out
 
 
-def test_a_checkpoint_of_several_is_refused(tmp_path):
-    """In one line, before anything is written."""
-    from edgesim.execution.checkpoint import Checkpoint
-    from edgesim.runs.simulate import simulate
-
-    saved = Checkpoint.beside(tmp_path / "run", 1.0, {})
-    with pytest.raises(ConfigError, match=r"^session: a checkpoint works with one training, found 2 sessions"):
-        simulate(digits_scenario(session=[{}, {}]), tmp_path / "run", None, saved)
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_run_of_one_training_is_its_only_session(tmp_path):
     """So whoever asks for sessions need not know which kind of run it is."""
     plain = edgesim.run(digits_scenario(), out=tmp_path / "plain")
