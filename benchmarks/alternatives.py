@@ -39,12 +39,12 @@ from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.execution.processes import ProcessPool
 from edgesim.execution.serialization import read_tree, records_in, write_tree
-from edgesim.execution.shared_memory import Block, SharedMemory
+from edgesim.execution.shared_memory import MemoryBlock, SharedMemory
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.objectives.classification import Classification
-from edgesim.learning.train.adam import Moments, adam_step
+from edgesim.learning.train.adam import AdamMoments, adam_step
 from edgesim.learning.train.loop import output_gradients
-from edgesim.learning.train.stacked import Descent, StackedNetwork
+from edgesim.learning.train.stacked import LinearStep, StackedNetwork
 from networks import Mlp, SmallCnn
 from rows import Figures, Found, Row, alone, compared, in_turns, of
 
@@ -143,7 +143,7 @@ def refused(whole: Path, read: Callable[[Path], object]) -> float:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 _MEMORIES: list[SharedMemory] = []  # in a worker process: where it reads and where it writes
-_SENT: list[Block] = []  # in a worker process: its last answer
+_SENT: list[MemoryBlock] = []  # in a worker process: its last answer
 
 
 def start_worker(*memories: SharedMemory) -> None:
@@ -152,7 +152,7 @@ def start_worker(*memories: SharedMemory) -> None:
     _MEMORIES[:] = memories
 
 
-def train_shared(block: Block) -> tuple[Block, float]:
+def train_shared(block: MemoryBlock) -> tuple[MemoryBlock, float]:
     """Return the place of a changed model, and the CPU seconds of this process so far."""
     inbox, outbox = _MEMORIES
     if _SENT:
@@ -280,7 +280,7 @@ def steps_of_many(net: nn.Module, devices: int, repeats: int) -> Iterator[Found]
         network.bind(bound, network.params, frozenset(), None)
         network(x.flatten(0, 1))
         network.learn_uses()
-        left = network.bind(bound, network.params, frozenset(), Descent(LR))
+        left = network.bind(bound, network.params, frozenset(), LinearStep(LR))
 
         def step() -> None:
             logits = network(x.flatten(0, 1))
@@ -333,7 +333,7 @@ def adam_steps(net: nn.Module, repeats: int) -> Iterator[Found]:
         for tensor, slope in zip(tensors, grads, strict=True):
             tensor.grad = slope
     settings, own = LocalSGD(batch=BATCH, lr=1e-3, steps=1, optimizer="adam"), weights["edgesim"]
-    moments = [Moments(tensor) for tensor in own]
+    moments = [AdamMoments(tensor) for tensor in own]
     steps: dict[str, Callable[[], object]] = {"edgesim": lambda: adam_step(own, grads, moments, settings)}
     for name, words in zip(names[1:], ways.values(), strict=True):
         steps[name] = torch.optim.Adam(weights[name], lr=settings.lr, **words).step
