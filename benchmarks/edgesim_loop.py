@@ -18,13 +18,13 @@ import workloads
 from counting import steps_of
 from edgesim.core.arrays import Ids
 from edgesim.core.rng import Key
-from edgesim.learning.data.split import Split
+from edgesim.learning.data.split import Partition, Split
 
 HERE = Path(__file__).stem  # the module's name where scenarios look for classes
 
 
 @dataclass(frozen=True, kw_only=True)
-class SameShards:
+class SameShards(Partition):
     """The partition that all contestants have."""
 
     workload: str  # name

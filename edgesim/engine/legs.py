@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Protocol, cast
 
@@ -65,35 +65,33 @@ class Trip:
     at: int = 0
 
 
-@dataclass(slots=True, eq=False)
 class LegSum:
     """Amounts that the legs of a job have spent together; see `Usage`. A phase without a leg takes no time."""
 
-    seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    shares: list[float] = field(default_factory=lambda: [1.0, 1.0, 1.0])
-    down_air_s: float = 0.0
-    up_air_s: float = 0.0
-    link_wait_s: float = 0.0
-    wait_s: float = 0.0
-    flows: Sequence[Flow] = ()
-    sent: Sequence[Flow] = ()
-    alone_s: list[float] = field(default_factory=list)  # on air for what transfers have moved, alone on the links
-    rest_s: list[float] = field(default_factory=list)  # the same for what they have not; once the job has ended
+    __slots__ = (
+        "alone_s", "down_air_s", "flows", "link_wait_s", "rest_s", "seconds", "sent", "shares", "up_air_s", "wait_s",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.seconds, self.shares = [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]
+        self.down_air_s = self.up_air_s = self.link_wait_s = self.wait_s = 0.0
+        self.flows: Sequence[Flow] = ()
+        self.sent: Sequence[Flow] = ()
+        self.alone_s: tuple[float, ...] = ()  # on air for what transfers have moved, alone on the links
+        self.rest_s: tuple[float, ...] = ()  # the same for what they have not; once the job has ended
 
     def usage(self) -> Usage:
         """Return the sums as the usage of a job."""
+        (down_s, compute_s, up_s), (down, compute, up) = self.seconds, self.shares
+        rest_s = None
         if self.rest_s:
+            rest_s = (self.rest_s[0], self.rest_s[1])
             self.link_wait_s = max(0.0, self.down_air_s + self.up_air_s - self.alone_s[0] - self.alone_s[1])
+        air_s = (self.down_air_s, self.up_air_s)
         return Usage(
-            tuple(self.seconds),  # type: ignore[arg-type]  # three
-            tuple(self.shares),  # type: ignore[arg-type]
-            (self.down_air_s, self.up_air_s),
-            self.link_wait_s,
-            self.wait_s,
-            self.flows,
-            tuple(self.rest_s) or None,  # type: ignore[arg-type]
+            (down_s, compute_s, up_s), (down, compute, up), air_s, self.link_wait_s, self.wait_s, self.flows, rest_s,
             self.sent,
-        )
+        )  # fmt: skip
 
 
 class Leg(ABC):
@@ -406,8 +404,8 @@ class Transfer(Leg):
             total.up_air_s = air_s
         if self._used is not None:
             alone_bps = self._network.alone_bps(*self.nodes)
-            total.alone_s.append(8.0 * share * self.air_bytes / alone_bps)
-            total.rest_s.append(8.0 * (1.0 - share) * self.air_bytes / alone_bps)
+            total.alone_s += (8.0 * share * self.air_bytes / alone_bps,)
+            total.rest_s += (8.0 * (1.0 - share) * self.air_bytes / alone_bps,)
 
     def _so_far(self) -> tuple[float, float, float]:
         """Return the seconds, the share that has moved, and the seconds on air."""
