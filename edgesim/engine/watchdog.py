@@ -34,7 +34,7 @@ class Watchdog:
         """Count a look for devices that can be asked or are at work; end the run after too many without any."""
         self._looks = 0 if found else self._looks + 1
         if self._looks >= MOST_LOOKS:
-            self._end(f"nobody was there and on at any of {self._looks} looks for devices in a row")
+            self._end(f"no device was reachable and on at any of {self._looks} looks in a row")
 
     def nobody_comes(self, failing: bool = False) -> None:
         """Take note that no device can be asked now and none will come.

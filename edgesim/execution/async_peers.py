@@ -40,7 +40,7 @@ class OwnClockLearner(FederatedLearner):
         if order.device != turn.device or kind is None or order.task.start != "device" or order.wait.peers:
             raise ContractError(
                 f"{name} must return a task of device {turn.device} with start 'device' and own_clock that waits for "
-                f"nobody, got one of device {order.device} with start {order.task.start!r} and own_clock {kind!r}"
+                f"no other, got one of device {order.device} with start {order.task.start!r} and own_clock {kind!r}"
             )
         if strangers := set(order.inputs).difference(turn.neighbours.tolist()):
             raise ContractError(f"{name} names device {min(strangers)}, which is no neighbour that is there")

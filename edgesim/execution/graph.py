@@ -116,7 +116,7 @@ class Graph:
         self.want([node])
         while not node.is_settled:
             if not self._step(wait=True):
-                raise RuntimeError("a node waits for something that nobody computes")
+                raise RuntimeError("a node waits for a value that nothing computes")
         if node._error is not None:
             raise node._error
         return node._value

@@ -69,7 +69,7 @@ class RayCluster:
             try:  # Ray would wait for minutes
                 _connect(address, PATIENCE_S)
             except (OSError, ValueError, OverflowError) as error:
-                raise ConfigError(f"{key}: nobody answers at the Ray address {quoted(address)}: {error}") from error
+                raise ConfigError(f"{key}: no Ray cluster answers at {quoted(address)}: {error}") from error
         self._folder: Path | None = None
         self._is_open = True
         with _handlers_kept(), _without_reports():

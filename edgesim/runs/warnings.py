@@ -214,7 +214,7 @@ def _one_part(parts: Any, plan: Any) -> Iterator[str]:
     if submodel.width or submodel.channels or never:
         levels = np.unique(parts.fleet.level)
         why = f", as all have level {levels[0]}" if len(levels) == 1 else ""
-        rest = f"; nobody trains {_named(never)}" if never else ""
+        rest = f"; no device trains {_named(never)}" if never else ""
         name = parts.scenario.method.name
         yield f"method.name: {name} gives every device the same sub-model, {submodel.shape_id!r}{why}{rest}"
 
@@ -233,7 +233,7 @@ def _deadline(parts: Any, plan: Any) -> Iterator[str]:
     kind = [parts.fleet.kinds[parts.fleet.kind[job["device"]]] for job in (first, last)]
     if first["seconds"] > limit_s + ON_TIME_S:
         yield (
-            f"{key}.deadline: nobody can meet {limit_s:g} s: the shortest job{tried}, of {kind[0]}, "
+            f"{key}.deadline: no device can meet {limit_s:g} s: the shortest job{tried}, of {kind[0]}, "
             f"takes {first['seconds']:.3g} s"
         )
         return
@@ -248,7 +248,7 @@ def _deadline(parts: Any, plan: Any) -> Iterator[str]:
     others = priced(later, start.trainings[0].asks_devices.learner.plan(of_everybody(start)))
     if len(others) == len(jobs) and (others["seconds"].to_numpy() == jobs["seconds"].to_numpy()).all():
         yield (
-            f"{key}.deadline: nobody can miss {limit_s:g} s: the longest job{tried}, of {kind[1]}, "
+            f"{key}.deadline: no device can miss {limit_s:g} s: the longest job{tried}, of {kind[1]}, "
             f"takes {last['seconds']:.3g} s"
         )
 

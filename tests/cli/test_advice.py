@@ -130,8 +130,8 @@ DEADLINE = 'protocol = {{ name = "deadline", deadline = "{}"{} }}\n'
         ('evaluation = { every = 2 }\n', "evaluation: has no effect, as backend null trains nothing"),
         ('server = { busy = "9 W" }\n', "server.busy: has no effect without server.flops_per_s"),
         ("server = { workers = 2 }\n", "server.workers: has no effect without server.flops_per_s"),
-        (DEADLINE.format("2 s", ""), "protocol.deadline: nobody can meet 2 s: the shortest job, of fast"),
-        (DEADLINE.format("9 s", ""), "protocol.deadline: nobody can miss 9 s: the longest job, of phone"),
+        (DEADLINE.format("2 s", ""), "protocol.deadline: no device can meet 2 s: the shortest job, of fast"),
+        (DEADLINE.format("9 s", ""), "protocol.deadline: no device can miss 9 s: the longest job, of phone"),
     ],
 )  # fmt: skip
 def test_what_has_no_effect_or_is_hardly_meant(write, lines, warning):

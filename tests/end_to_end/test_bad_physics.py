@@ -305,7 +305,7 @@ WITH_SERVER = ALL[:4]
 
 LEFT = "no device can take part any more: none is there and on, and none will ever be again"
 UNFIT = "no device of the fleet has the memory to train what the method asks for"
-UNSEEN = "nobody was there and on at any of 50 looks for devices in a row"
+UNSEEN = "no device was reachable and on at any of 50 looks in a row"
 IN_VAIN = {**dict.fromkeys(ALL, "20 rounds in a row brought no update"), "buffer": "40 jobs in a row did not fill"}
 
 

@@ -200,7 +200,7 @@ def test_what_dies_time_and_again_is_told(nodes: Nodes) -> None:
 @full
 def test_nobody_at_the_address() -> None:
     pytest.importorskip("ray")
-    with pytest.raises(ConfigError, match=r"^backend: nobody answers at the Ray address '127\.0\.0\.1:1': .*refused"):
+    with pytest.raises(ConfigError, match=r"^backend: no Ray cluster answers at '127\.0\.0\.1:1': .*refused"):
         ray_cluster.RayCluster("backend", 2, "127.0.0.1:1")
     with pytest.raises(ConfigError, match=r"^backend: a Ray address is HOST:PORT or auto, .* got 'ray://there:1'$"):
         ray_cluster.RayCluster("backend", 2, "ray://there:1")

@@ -235,10 +235,10 @@ def test_warnings_of_trials_stand_once(here: Path) -> None:
 
 
 def test_warnings_that_differ_in_numbers_alone_stand_once(here: Path) -> None:
-    """A deadline that nobody can miss: how long the longest job takes depends on the frequency of the trial."""
+    """A deadline that no device can miss: how long the longest job takes depends on the frequency of the trial."""
     (here / "timing.toml").write_text(TIMING + "protocol = { name = 'deadline', deadline = '900 s' }\n")
     err = call("study", "optimise", "energy.toml", "--trials", 4, "--runs", "runs").err
-    assert err.count("warning") == err.count("warning: protocol.deadline: nobody can miss 900 s") == 1, err
+    assert err.count("warning") == err.count("warning: protocol.deadline: no device can miss 900 s") == 1, err
 
 
 def test_a_study_without_trials_says_what_comes_first(here: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_warning_about_some_cells_says_of_how_many(write) -> None:
     study = study_with(f'rule = {{ sync = [], deadline = ["{deadline}"] }}\n"network.up" = ["1 Mbit/s", "2 Mbit/s"]')
     err = call("study", "run", write(PLAIN, study)).err
     [line] = [line for line in err.splitlines() if line.startswith("warning")]
-    assert line.startswith("warning: protocol.deadline: nobody can miss 90 s") and line.endswith("(in 4 of 8 runs)")
+    assert line.startswith("warning: protocol.deadline: no device can miss 90 s") and line.endswith("(in 4 of 8 runs)")
 
 
 @full
