@@ -151,7 +151,7 @@ def test_fedpmt_with_one_level_for_all(write):
     fedpmt, two = BASE.replace('"fedavg"', '"fedpmt"'), PHONE.replace("\ncpu", "\ncount = 2\nlevel = 2\ncpu")
     [line] = warnings(write(fleet=two, base=fedpmt))
     assert line.startswith(
-        "method.name: fedpmt gives every device the same sub-model, 'last2', as all have level 2; nobody"
+        "method.name: fedpmt gives every device the same sub-model, 'last2', as all have level 2; no device trains"
     )
     assert warnings(write(fleet=two + PHONE, base=fedpmt)) == []
 
