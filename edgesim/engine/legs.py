@@ -123,10 +123,6 @@ class Leg(ABC):
         """Come to the end now if that is due at this very instant."""
         return
 
-    def left(self) -> None:
-        """Take note that the leg ran to its end."""
-        return
-
     def close(self, through: bool) -> None:
         """Release what serves the leg, as the job ends now; `through`: it is complete."""
         return
@@ -221,7 +217,6 @@ class Driver:
     def over(self, leg: Leg) -> None:
         """Go on to the next leg, as this one is over now."""
         trip, leg.until_s = leg.trip, self.env.now
-        leg.left()
         following = trip.legs[trip.at + 1] if trip.at + 1 < len(trip.legs) else None
         crash, uploads = trip.interruption, following is not None and following.can_crash
         if leg.phase == COMPUTATION and not uploads and crash.phase == UPLOAD and crash.crashes_s < inf:
@@ -284,9 +279,10 @@ class Driver:
     def _enter(self, trip: Trip, at: int) -> None:
         leg = trip.legs[at]
         trip.at, leg.since_s = at, self.env.now
-        stretch = leg.stretch()
-        if leg.can_crash and leg.phase == trip.interruption.phase:
-            self._watch(trip, leg, trip.interruption.crashes_s * stretch)  # after the same share of the work
+        if leg.can_crash:
+            stretch = leg.stretch()
+            if leg.phase == trip.interruption.phase:
+                self._watch(trip, leg, trip.interruption.crashes_s * stretch)  # after the same share of the work
         leg.begin()
 
     def _watch(self, trip: Trip, leg: Leg | None, seconds: float) -> None:
@@ -392,7 +388,10 @@ class Transfer(Leg):
 
     def _send(self, nbytes: float) -> None:
         path = self._network.limits(*self.nodes)
-        self._transfers.start(self.number, path, nbytes, lambda: self.driver.over(self))
+        self._transfers.start(self.number, path, nbytes, self._arrived)
+
+    def _arrived(self) -> None:
+        self.driver.over(self)
 
     def add(self, total: LegSum) -> None:
         """Add the seconds so far, the share that has moved, and the seconds on air."""

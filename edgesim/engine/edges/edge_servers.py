@@ -75,9 +75,11 @@ class Backhaul(Transfer):
         """Its number on the links."""
         return _FIRST_NUMBER - 2 * self.trip.job.id - (self.phase == UPLOAD)
 
-    def left(self) -> None:
+    def _arrived(self) -> None:
         """Charge the whole transfer."""
+        self.until_s = self.driver.env.now
         self._edges.world.charge_edge_link(self.network_use())
+        self.driver.over(self)
 
     def close(self, through: bool) -> None:
         """Charge what has moved, if it is under way, and take it off the links."""
