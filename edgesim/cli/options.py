@@ -79,7 +79,7 @@ class ScenarioFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutput:
-    """What a command that runs one scenario replaces and prints."""
+    """Replacement and output of one run."""
 
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the run folder.")] = False
     fresh: Fresh = False
@@ -125,7 +125,7 @@ class StudyFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class CellTraining:
-    """How the cells of a study train."""
+    """Training of the cells of a study."""
 
     workers: Annotated[
         int, typer.Option(min=1, help="Number of cells in parallel, each in a process with one thread.")

@@ -48,10 +48,6 @@ def _among_peers(s: Scenario) -> bool:
     return s.method.value.needs.peers is not None
 
 
-def _has_batteries(s: Scenario) -> bool:
-    return any(block.battery is not None and not block.battery.value.plugged_in for block in s.fleet)
-
-
 def sections(s: Scenario) -> Broken:
     """Yield the broken rules about sections without parts, which are known as soon as a scenario is read."""
     costs = [("stop", s.stop.cost)]
@@ -216,7 +212,8 @@ def powers(s: Scenario, *, sleeps: bool, draws_power: bool) -> Broken:
 
     `sleeps`: some device draws another power while it cannot be reached; `draws_power`: something draws power.
     """
-    if sleeps and _has_batteries(s):
+    batteries = [block.battery.value for block in s.fleet if block.battery is not None]
+    if sleeps and not all(battery.plugged_in for battery in batteries):
         yield "energy.sleep", "a device with a battery draws idle power while it is on; leave sleep out"
     by_accuracy = (s.stop.accuracy is not None or bool(s.stop.metric)) and s.backend.value.trains
     by_energy = s.stop.energy is not None and draws_power

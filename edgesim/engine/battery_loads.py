@@ -1,4 +1,4 @@
-"""Loads on batteries among peers: a device may fetch, compute and send to several others at once."""
+"""Loads on batteries: a device may receive, compute and send to several others at once."""
 
 from __future__ import annotations
 

@@ -271,10 +271,10 @@ class Driver:
             return self._known_usage(trip.job)
         return _sum(trip)
 
-    def settle(self, within_s: float = ON_TIME_S) -> None:
-        """Let transfers that end within so many seconds end now."""
+    def settle(self) -> None:
+        """Let transfers that end at this very instant, within ON_TIME_S, end now."""
         if self.transfers is not None:
-            self.transfers.settle(within_s)
+            self.transfers.settle(ON_TIME_S)
 
     def _enter(self, trip: Trip, at: int) -> None:
         leg = trip.legs[at]

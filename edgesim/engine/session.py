@@ -357,7 +357,7 @@ class Session:
         )
 
     def tally(self, completions: Sequence[Completion]) -> Tally:
-        """Return how many jobs of devices ended in a round; of late orders to edge servers none was merged."""
+        """Return the counts of jobs of devices that ended in a round. Late orders to edge servers merged none."""
         used = [each for each in completions if each.outcome in DELIVERED]
         if isinstance(self.below, EdgeServers):
             reports = {each.job.id: self.below.reports.pop(each.job.id) for each in completions}

@@ -20,7 +20,13 @@ from edgesim.core import backend, encoding, learner, rng, task, update
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.method import Method
 from edgesim.execution.serialization import Records, check_tree, read_tree, records_in, write_tree
-from edgesim.files.atomic import checkpoint_of, checkpoint_of_session, remove_checkpoint, whole_file
+from edgesim.files.atomic import (
+    checkpoint_of,
+    checkpoint_of_session,
+    checkpoints_of_run,
+    remove_checkpoint,
+    whole_file,
+)
 from edgesim.files.reading import in_short
 from edgesim.learning.codec import packed
 
@@ -57,11 +63,12 @@ class Checkpoint:
         return replace(self, file=checkpoint_of_session(self.file, name))
 
     def is_outdated(self) -> bool:
-        """Return True if a file exists that was written for another stamp or version of torch.
+        """Return True if a file of the run exists that was written for another stamp or version of torch.
 
-        Raises DataError if it cannot be read.
+        Raises DataError if one cannot be read.
         """
-        return self.file.exists() and bool(self._differences(self._content({}, "stamp")[0]))
+        of_run = [replace(self, file=file) for file in checkpoints_of_run(self.file)]
+        return any(each._differences(each._content({}, "stamp")[0]) for each in of_run)
 
     def is_unfit(self) -> bool:
         """Return True if a file exists from which no run of this stamp can continue, also if it is damaged."""

@@ -51,8 +51,13 @@ def checkpoint_of_session(file: Path, session: str) -> Path:
     return file.with_name(f"{file.name}.{session}")
 
 
+def checkpoints_of_run(file: Path) -> list[Path]:
+    """Return the existing checkpoints of a run: its own, and those of further sessions."""
+    return [each for each in (file, *sorted(file.parent.glob(f"{glob.escape(file.name)}.*"))) if each.exists()]
+
+
 def remove_checkpoint(file: Path) -> None:
-    """Remove a checkpoint if it exists, those of further sessions, and partly written ones."""
-    of_sessions = file.parent.glob(f"{glob.escape(file.name)}.*")
-    for each in file, growing_file(file), *(more for own in of_sessions for more in (own, growing_file(own))):
+    """Remove the checkpoints of a run and partly written ones."""
+    for each in {file, *checkpoints_of_run(file)}:
         each.unlink(missing_ok=True)
+        growing_file(each).unlink(missing_ok=True)

@@ -284,7 +284,7 @@ def target_rows(
 
 
 def spans_of(point: Mapping[Any, Any], name: str) -> tuple[float, float] | None:
-    """Return how far the interval of a column reaches below and above its number; None if an end is not known."""
+    """Return the distances from a number to the ends of its interval, below and above; None if one is not known."""
     low, high = (float(point.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))
     if not math.isfinite(low + high):
         return None

@@ -14,7 +14,7 @@ from edgesim.config.scenario import Scenario, SessionTable
 from edgesim.config.validate import refuse, shared_devices
 from edgesim.core.arrays import Arr
 from edgesim.core.backend import Backend
-from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.core.errors import EdgesimError
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.rounds import Observer, Rounds
 from edgesim.engine.session import Session, dispatcher_of
@@ -79,13 +79,6 @@ def open_backends(all_parts: tuple[Assembly, ...], closes: ExitStack) -> list[Ba
     chosen = all_parts[0].scenario.backend
     found = (built(chosen, "backend", Backend, chosen.value.open, parts.make_trainer) for parts in all_parts)
     return [closes.enter_context(closing(each)) for each in found]
-
-
-def refuse_sessions(scenario: Scenario, what: str) -> None:
-    """Raise ConfigError if a scenario has several trainings; `what` names the feature that supports only one."""
-    if len(scenario.session) > 1:
-        count = len(scenario.session)
-        raise ConfigError(f"{what} works with one training, found {count} sessions; leave all but one out")
 
 
 class _Named:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.task import Order, Plan, Task
 from edgesim.engine.session import Session
 from edgesim.execution.backends.null import NullBackend
-from edgesim.execution.checkpoint import Checkpoint
+from edgesim.execution.checkpoint import Checkpoint, Saved
 from edgesim.execution.result_cache import Answers
 from edgesim.learning.train.trainer import Trainer
 from edgesim.reports.stats import JOULES
@@ -168,6 +169,14 @@ def test_sessions_that_are_cut_off_go_on(tmp_path, monkeypatch):
         assert (tmp_path / "run" / path.name).read_bytes() == path.read_bytes()
     checkpoint.remove()
     assert not list(tmp_path.glob("saved*"))
+
+
+def test_a_checkpoint_of_a_further_session_may_be_outdated_alone(tmp_path):
+    """The run's own file may be missing: it is saved by its session, and another one may have come first."""
+    saved = Checkpoint(tmp_path / "saved", 0.0, {"of": "a scenario"})
+    saved.of_session("b").save(Saved({}, {}, 0.0))
+    assert not saved.is_outdated()
+    assert replace(saved, stamp={"of": "another"}).is_outdated()
 
 
 def test_sessions_of_two_names_draw_apart():

@@ -148,7 +148,7 @@ class EdgeServers(Participants):
     """The edge servers below a server, and its orders to them."""
 
     def __init__(self, world: World, workers: list[Worker], j_per_bit: float) -> None:
-        """`j_per_bit`: of the links between edge servers and server. `workers`: to be filled before the start."""
+        """`j_per_bit`: of the links between edge servers and server."""
         super().__init__(world.driver, len(workers))
         self.world = world
         self.j_per_bit = j_per_bit
@@ -158,7 +158,7 @@ class EdgeServers(Participants):
         world.backhaul.append(self._under_way)
 
     def new_presence(self, members: Ids | None) -> Presence:
-        """Return which edge servers can be asked; `members`: as for `Presence`."""
+        """Return the reachability of edge servers; `members`: as for `Presence`."""
         return Presence(self._there, None, members)
 
     def start(self, priced: PricedJobs, owner: JobOwner, to: Inbox) -> None:

@@ -68,7 +68,7 @@ class _Run(WithoutRounds):
         self._failed_at_once = np.zeros(devices, dtype=bool)
         self._may_ask = np.ones(devices, dtype=bool) if session.members is None else session.members
         self._graphs = session.view().graphs
-        self._drawn_in = -1  # the round of the newest graph
+        self._graph, self._drawn_in = self._graphs.of_round(np.ones(devices, dtype=bool), 0), 0  # newest, its round
 
     def run(self) -> Generator[Any, Any, None]:
         """Let ended jobs take effect, begin the jobs that can begin, and wait; until stopped."""
@@ -100,7 +100,7 @@ class _Run(WithoutRounds):
     def _begin_jobs(self) -> None:
         """Let all reachable devices without a job begin one."""
         session = self.session
-        if self._drawn_in < 0 or (self._graphs.peers.redrawn and self._drawn_in < session.round):
+        if self._graphs.peers.redrawn and self._drawn_in < session.round:
             self._drawn_in = session.round
             self._graph = self._graphs.of_round(np.ones(len(self._nth), dtype=bool), session.round)
         session.presence.new_occasion()

@@ -60,7 +60,7 @@ class Links(ABC):
         return latency_s
 
     def sendings(self, rows: Ids, nbytes: Arr, up: bool, draws: Draws) -> Arr:
-        """Return how often a byte of each transfer is sent on average, at least 1, shape (k,)."""
+        """Return the mean number of sendings of a byte of each transfer, at least 1, shape (k,)."""
         return np.ones(len(rows))
 
 
