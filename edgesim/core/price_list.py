@@ -119,6 +119,17 @@ class OperationCost:
     groups: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class WorkCost:
+    """Amount of one kind of work (a name of `edgesim.core.work.KINDS`) that a pass over a batch takes."""
+
+    kind: str
+    per_sample: float
+    per_step: float = 0.0  # independent of the batch, such as the bytes of weights
+    upstream: LayerNames | None = None  # part of backward, paid if one of these layers is trained. None: of forward
+    groups: tuple[str, ...] = ()
+
+
 class Coverage(NamedTuple):
     """Composition of the FLOPs of training the whole model, per sample."""
 
@@ -146,6 +157,7 @@ class CostProfile:
     operations: tuple[OperationCost, ...] = ()
     left_at_zero: tuple[str, ...] = ()  # operations of the training step that have no price
     saved: tuple[SavedBytes, ...] = ()
+    work: tuple[WorkCost, ...] | None = None  # by kind, beside FLOPs; None: not measured
     integer_buffer_bytes: int = 0  # counters, which stay on the device
     step_forward_flops: float = 0.0  # FLOPs of a step or other forward pass, independent of its batch
     step_products: tuple[ProductCost, ...] = ()  # backward FLOPs of a step, independent of its batch
@@ -230,6 +242,23 @@ class CostProfile:
         trained = self._trained(submodel)
         due = (product for product in self.step_products if not trained.isdisjoint(product.upstream))
         return self.step_forward_flops + sum(product.backward_flops for product in due)
+
+    def amounts(self, submodel: Submodel = WHOLE, forward_only: bool = False) -> Mapping[str, tuple[float, float]]:
+        """Return the measured amounts of a pass over a part by kind of work: per sample, and per step in addition.
+
+        `forward_only`: without backward. Raises ValueError if the kinds of work have not been measured.
+        """
+        if self.work is None:
+            raise ValueError(f"the kinds of work of {self.model} have not been measured")
+        trained = frozenset[str]() if forward_only else self._trained(submodel)
+        shares = self._shares(submodel)
+        found: dict[str, tuple[float, float]] = {}
+        for cost in self.work:
+            if cost.upstream is None or not trained.isdisjoint(cost.upstream):
+                per_sample, per_step = found.get(cost.kind, (0.0, 0.0))
+                per_sample += _thinned(cost.per_sample, cost.groups, shares)
+                found[cost.kind] = (per_sample, per_step + _thinned(cost.per_step, cost.groups, shares))
+        return found
 
     def convolution_flops(
         self, submodel: Submodel = WHOLE, sparse: Sparse = "dense", forward_only: bool = False

@@ -1,0 +1,24 @@
+"""Kinds of work: the amounts of which the seconds of a computation are a weighted sum on a device with terms.
+
+A device's clock has seconds for one unit of each kind. See edgesim.world.clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+UPDATE_BYTES = 28  # that a step of SGD reads and writes for each trained parameter: seven passes over 4 bytes
+
+KINDS: Mapping[str, str] = {
+    "flops": "floating-point operations of training or of a forward pass",
+    "bytes": "bytes of all operands and results of every operation, each once",
+    "conv_bytes": "bytes of dense convolutions, also in `bytes`",
+    "depthwise_flops": "FLOPs of depthwise and grouped convolutions, also in `flops`",
+    "depthwise_channels": "groups of depthwise and grouped convolutions, for each pass over them and step",
+    "forward_pointwise_flops": "FLOPs of 1x1 convolutions in forward, also in `flops`",
+    "operations": "operations on tensors, without views, for each step",
+    "update_bytes": "bytes that the update of the weights reads and writes",
+    "samples": "samples that are read",
+    "steps": "steps of SGD, or batches of another pass",
+    "other_flops": "FLOPs of work without layers, such as encoding an update; charged at `flops_per_s`",
+}
