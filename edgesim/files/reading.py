@@ -16,7 +16,6 @@ from typing import Any
 from unicodedata import category
 
 from edgesim.core.errors import DataError, EdgesimError
-from edgesim.core.limits import memory_bytes
 
 _SHOWN = 160  # most characters shown of a foreign text
 _LONGEST_LINE = 4_000  # most characters of an error, as a user's own part may raise texts of any length
@@ -102,6 +101,10 @@ def check_text(path: Path, kind: Kind = DataError) -> int:
 
 def check_room(needed_bytes: int, where: object, kind: Kind = DataError) -> None:
     """Raise `kind` if an allocation needs more memory than this machine has."""
+    from edgesim.core.limits import (
+        memory_bytes,
+    )  # here: it loads pydantic, which would slow `edgesim --help` by a third
+
     most_bytes = memory_bytes()
     if needed_bytes > most_bytes:
         raise kind(f"{where}: needs {_gib(needed_bytes)} of memory, this machine has {_gib(most_bytes)}")
