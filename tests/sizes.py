@@ -3,7 +3,7 @@
 EDGESIM_TEST_SIZE, which the make targets set, is one of
 
 - quick: one in eight of the short tests of every file, and none that searches or starts a process; `make quick`
-- short: representatives of every kind of test; `make test`, and what pytest does by itself
+- short: representatives of every kind of test, at most six cases of one; `make test`, and what pytest does by itself
 - rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
 - all: every test, at full size, in one go
 - nightly: as all, with ten times the examples, drawn anew each time; `make test-nightly`
@@ -12,7 +12,7 @@ EDGESIM_TEST_SIZE, which the make targets set, is one of
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,30 +66,46 @@ def _larger(value: Any) -> Any:
 
 
 QUICK = 8  # a quick run has one in so many of the short tests of a file that neither search nor start a process
+CASES = 6  # a short run has at most so many cases of a parametrised test, evenly spread
+ALL_CASES = {"contracts", "conventions", "docs"}  # but in these folders: each method's kind, file and page counts
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that this run is for."""
-    found = [item for item in items if belongs(item)]
-    if SIZE != "quick":
-        return found
+    items = list(items)
+    larger = {item for item in items if item.get_closest_marker("full") is not None}
+    larger |= _more_cases(item for item in items if item not in larger)
+    if SIZE in ("all", "nightly"):
+        return items
+    if SIZE == "rest":
+        return [item for item in items if item in larger or _has_more_examples(item)]
+    short = [item for item in items if item not in larger]
+    if SIZE == "short":
+        return short
     places: Counter[Path] = Counter()
     kept = []
-    for item in found:
+    for item in short:
         if not any(item.get_closest_marker(name) for name in ("process", "kills", "workers", "grows")):
             places[item.path] += 1
             kept += [item] * (places[item.path] % QUICK == 1)
     return kept
 
 
-def belongs(item: pytest.Item) -> bool:
-    """Whether a run of this size has a test, in a quick run if it is drawn."""
-    if SIZE in ("quick", "short"):
-        return item.get_closest_marker("full") is None
-    if SIZE == "rest":
-        larger = item.get_closest_marker("full") is not None or item.get_closest_marker("grows") is not None
-        return larger or is_hypothesis_test(getattr(item, "obj", None))
-    return True
+def _more_cases(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Return the cases of parametrised tests that a short run leaves out."""
+    cases = defaultdict(list)
+    for item in items:
+        if ALL_CASES.isdisjoint(item.path.parts):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for same in cases.values():
+        kept = {round(place * (len(same) - 1) / (CASES - 1)) for place in range(CASES)}
+        left_out |= {item for place, item in enumerate(same) if len(same) > CASES and place not in kept}
+    return left_out
+
+
+def _has_more_examples(item: pytest.Item) -> bool:
+    return item.get_closest_marker("grows") is not None or is_hypothesis_test(getattr(item, "obj", None))
 
 
 def load_profile() -> None:

@@ -12,6 +12,7 @@ import edgesim
 from edgesim.config.plugins import plugins_of
 from edgesim.studies.study import load_study
 from tests.calling import TINY
+from tests.sizes import full
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "scenarios" / "studies" / "all_methods.toml"
@@ -74,6 +75,7 @@ def test_costs_by_hand(small: Path) -> None:
     assert found["lg_fedavg"].server_flops == pytest.approx(2 * HEAD)
 
 
+@full
 def test_the_page(small: Path, tmp_path: Path) -> None:
     """A line for each method in both tables, with a mean and deviation over seeds; - for one that was not run."""
     SCRIPT["main"](small, "quick", small.parent / "runs", tmp_path / "page.md")

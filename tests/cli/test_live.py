@@ -225,6 +225,7 @@ def watching(here: Path) -> subprocess.Popen[str]:
     return process
 
 
+@full
 @pytest.mark.process
 def test_a_run_is_watched_to_its_end_and_not_disturbed(here: Path) -> None:
     words = ("scenario.toml", "--set", "stop.rounds=40")

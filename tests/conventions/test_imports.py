@@ -9,6 +9,7 @@ import sys
 from graphlib import TopologicalSorter
 
 from tests.conventions.source_tree import ROOT, Source, imported, loaded_at_import, package_of, sources
+from tests.sizes import full
 
 # Package -> the packages that it may import, from the words that all share to the command line: no arrow leads back.
 # Everything may import itself. A sub-package of its own in the table is named with its package.
@@ -164,6 +165,7 @@ def test_training_waits_for_the_flop_counter():
     assert "torch.utils.flop_counter" in reached_from("edgesim.learning.measure.step")
 
 
+@full
 def test_parts_load_where_a_library_is_missing():
     """The same, tried: modules are imported in processes where torch, or SimPy, cannot be imported."""
     tried = {

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conventions.source_tree import PACKAGE, ROOT
+from tests.sizes import full
 
 FOLDERS = (".ci", ".github", "analysis", "benchmarks", "docs", "edgesim", "golden", "scenarios", "tests")
 READ = (".py", ".toml", ".md", ".ipynb", ".yml", ".cff")
@@ -100,6 +101,7 @@ def _leads(base: Path, word: str) -> bool:
     return next(base.glob(word.rstrip("/")), None) is not None
 
 
+@full
 def test_every_path_that_is_named_is_there() -> None:
     """Links among pages of the site, of which some are generated, are followed when it is built."""
     found = {path: missing("\n".join(prose(path)), path.parent) for path in texts()}

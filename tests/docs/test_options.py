@@ -15,6 +15,7 @@ import pytest
 from edgesim.config.describe import describe
 from edgesim.config.plugins import PACKAGES, plugins_of
 from tests.docs.pages import ROOT
+from tests.sizes import full
 
 METHODS = plugins_of("method")
 
@@ -103,6 +104,7 @@ def keys_by_text() -> dict[str, set[str]]:
     return {text: keys for text, keys in found.items() if text}
 
 
+@full
 def test_no_key_has_the_words_of_another() -> None:
     """A text that stands for several keys says something of each, by its name, or is true of all."""
     shared = {text: keys for text, keys in keys_by_text().items() if len(keys) > 1}

@@ -12,6 +12,7 @@ from edgesim.config.plugins import plugins_of
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import Training
 from tests.contracts.support import ARGUMENTS, mixed_scenario, run
+from tests.sizes import full
 
 LIMITS = {"method.clip_norm", "method.step_limit", "training.clip_norm"}  # which may be infinite, and multiply nothing
 UNBOUNDED = {"number above 0", "number at least 0"}
@@ -31,6 +32,7 @@ def factors() -> list[tuple[str, dict[str, Any]]]:
     return [(key, changes) for key, changes in found if key not in LIMITS]
 
 
+@full
 def test_the_list_is_not_empty(factors: list[tuple[str, dict[str, Any]]]) -> None:
     keys = {key for key, _ in factors}
     assert {"training.lr", "training.weight_decay", "method.mu", "method.alpha", "method.lam"} <= keys

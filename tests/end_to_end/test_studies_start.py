@@ -13,7 +13,7 @@ from edgesim.core.rng import Key
 from edgesim.learning.data.dataset import Dataset
 from edgesim.runs import assembly
 from edgesim.studies.study import load_study
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 STUDIES = sorted((Path(__file__).parents[2] / "scenarios" / "studies").glob("*.toml"))
 
@@ -56,6 +56,7 @@ def start(scenario: edgesim.Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario.method.value.init(parts.setting, Key(scenario.seed))
 
 
+@full
 @pytest.mark.parametrize("path", spread(STUDIES, 3), ids=lambda path: path.stem)
 def test_every_cell_can_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every size; cells that differ only in what nobody looks at before a run are tried once."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from edgesim.core.update import ModelRef
 from edgesim.execution.pending import Pending
+from tests.sizes import full
 
 LONG = 5_000  # jobs one below another: five times the depth that Python lets functions call themselves
 
@@ -140,6 +141,7 @@ def test_long_chains(by_memory):
     assert ids(waiting, jobs[-1]) == [[id_] for id_ in (kept if by_memory else range(LONG // 2 + 1, LONG))]
 
 
+@full
 def test_many_ways_to_one_job_are_gone_once():
     """Each of two jobs received both messages of the layer before: 2 ^ 200 ways lead down, 200 layers are trained."""
     layers = [[job(0), job(1)]]

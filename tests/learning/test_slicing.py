@@ -17,7 +17,7 @@ from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.submodel.slicing import extract, thinner
 from tests.learning.scattered import scatter
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 RESNET_INNER = [f"blocks.{block}.conv1" for block in range(8)]
 
@@ -78,6 +78,7 @@ def test_published_shares_of_training_work(name: str, kept: dict[str, int], shar
     assert cost_profile.train_flops(submodel) / cost_profile.train_flops() == pytest.approx(share, abs=5e-7)
 
 
+@full
 def test_halved_vgg11_and_resnet18() -> None:
     _, vgg = network("vgg11")
     assert vgg.submodel_params(every(vgg, 2)) == 2440394

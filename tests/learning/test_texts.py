@@ -143,6 +143,7 @@ def test_a_user_writes_the_same_whoever_else_does() -> None:
     assert not MarkovText(users=2, seed=2).load().x_train.equal(few.x_train)
 
 
+@full
 @pytest.mark.parametrize(
     "model",
     [

@@ -155,6 +155,7 @@ def test_without_sampling_it_is_the_gaussian_mechanism():
     assert exact <= epsilon_spent("rdp", 4.0, 1.0, 10, 1e-5) <= 1.1 * exact
 
 
+@full
 def test_a_budget_gives_the_noise():
     """epsilon = 8 at delta = 1e-5 in ten rounds: the library's noise multiplier, and what is spent in the end is 8."""
     method = DpFedAvg(epsilon=8.0, rounds=10)
@@ -171,6 +172,7 @@ def test_the_tighter_accountant_needs_less_noise():
     assert 7.98 <= epsilon_spent("prv", tight, 0.5, 10, 1e-5) <= 8.0
 
 
+@full
 def test_after_the_budget_s_rounds_the_model_stays():
     """The second round of a budget for one brings no new version, and spends nothing."""
     method, of = DpFedAvg(epsilon=8.0, rounds=1), setting([1, 1])

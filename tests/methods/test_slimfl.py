@@ -19,7 +19,7 @@ from tests.contracts.support import NORMED, Spy, fingerprint, mixed_scenario, pr
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, server_of, setting_of, view_of
 from tests.methods.test_fjord import TWO
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 
 def arrived(device, samples, value, bad):
@@ -53,6 +53,7 @@ def test_halves_are_averaged_over_who_was_decoded(bad, absent, inner, outer):
     assert merged.metrics == {"halves": sum(bad)}
 
 
+@full
 @pytest.mark.parametrize("share", thinned([0.0, 0.3, 1.0], [0.3]))
 def test_how_often_a_channel_is_bad(share):
     """Of 6 devices in 20 rounds so many, within four standard errors; bytes and FLOPs are those of a good one."""

@@ -195,6 +195,7 @@ def test_products_are_those_of_pytorchs_hessian_and_of_finite_differences():
     assert all(torch.allclose(one, other, atol=1e-14) for one, other in zip(slopes, plain, strict=True))
 
 
+@full
 def test_spectrum_of_a_trained_network():
     """508 parameters, trained on digits: PyTorch's whole Hessian has these moments and this largest eigenvalue.
 

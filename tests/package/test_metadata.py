@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field
 
-from tests.conventions.source_tree import PACKAGE, ROOT
+from tests.conventions.source_tree import ROOT, sources
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAMED = {Requirement(text).name.lower(): Requirement(text) for text in PROJECT["dependencies"]}
@@ -75,7 +75,7 @@ def test_the_changelog_begins_with_the_version() -> None:
 
 def imported() -> set[str]:
     """Return the top-level names that modules of the package import."""
-    nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    nodes = [node for source in sources() for node in ast.walk(source.tree)]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
     return {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"edgesim"}

@@ -72,6 +72,7 @@ def scalars_of(folder: Path) -> dict[str, list[Any]]:
     return {tag: found.Scalars(tag) for tag in found.Tags()["scalars"]}
 
 
+@full
 def test_tensorboard_reads_a_study_over_simulated_time(here: Path, tmp_path: Path) -> None:
     """Steps are simulated milliseconds, wall times simulated seconds; numbers have 32 bits."""
     done = call("export", "study.toml", "--to", "tensorboard", "--out", tmp_path)

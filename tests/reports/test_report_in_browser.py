@@ -180,6 +180,7 @@ def test_by_keyboard(opened):
     assert page.evaluate(lines) < before
 
 
+@full
 def test_on_paper(opened, tmp_path):
     """A PDF of several pages comes of it."""
     seen = opened(1000)

@@ -180,6 +180,7 @@ def write(folder: Path, value: float, overwrite: bool = False, goes_on: bool = F
         )
 
 
+@full
 @grows
 @pytest.mark.parametrize("how", thinned(["overwrite", "goes_on"], ["overwrite"]))
 def test_a_kill_at_any_instant_leaves_the_old_run_or_the_new_one(

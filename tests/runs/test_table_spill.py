@@ -121,6 +121,7 @@ def test_files_do_not_tell_whether_rows_were_released(tmp_path: Path, monkeypatc
     assert [about.row_group(n).num_rows for n in range(about.num_row_groups)] == [5] * 9 + [3]
 
 
+@full
 def test_memory_holds_a_part_and_what_is_not_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the number of rounds; jobs whose updates wait in the buffer stay, with those after them."""
     most: Counter[str] = Counter()

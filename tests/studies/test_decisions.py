@@ -79,6 +79,7 @@ def of(folder: Path, column: str, **labels: str) -> np.ndarray:
     return np.array([row[{"sim_time_s": "now_s", "energy_j": "total_energy_j"}[column]] for row in rounds])
 
 
+@full
 def test_a_comparison_names_the_seed_that_is_missing(studied: Path) -> None:
     told = f"1 of 16 cells are missing\nmissing: {LEFT_OUT}\nwith 1 pair no p-value can be below 1; add seeds\n"
     result = found(studied, "compare", "--baseline", "method=fedavg", told=told)

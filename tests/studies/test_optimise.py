@@ -77,6 +77,7 @@ def searched(file: str, trials: int, out: str = "runs") -> Optimisation:
 # --- what is found ----------------------------------------------------------------------------------------------
 
 
+@full
 def test_the_known_optimum_of_a_null_problem_is_found(here: Path) -> None:
     """Less than a millionth of a joule a second would be lucky; a hundredth of the optimum is not."""
     search = searched("energy.toml", 24)
@@ -177,6 +178,7 @@ def test_nobody_gets_there(here: Path) -> None:
     assert out.startswith("none of 2 trials reached all targets: 2 fell short of a target, 0 were pruned\n")
 
 
+@full
 def test_a_trial_that_is_behind_is_pruned_by_simulated_time(here: Path) -> None:
     """Tiny rates learn nothing: they are stopped where the first trials were further, and cannot be the best."""
     space = '"training.lr" = [0.1, 0.15, 1e-6]\n'

@@ -50,6 +50,7 @@ def test_tables_that_stand(suite: pytest.Pytester) -> None:
     played(suite).assert_outcomes(passed=2)
 
 
+@full
 def test_tables_that_do_not_stand_fail_with_what_differs(suite: pytest.Pytester) -> None:
     replace(suite.path / "base.toml", 'busy = "4 W"', 'busy = "4.5 W"')
     result = played(suite)

@@ -19,7 +19,7 @@ from edgesim.world.compute.slowdowns.per_job import LogNormal, NoSlowdown, Paret
 from edgesim.world.compute.slowdowns.replay import Replay
 from edgesim.world.fleet import build_fleet
 from tests.conftest import timing_scenario
-from tests.sizes import examples
+from tests.sizes import examples, full
 
 KEY = Key(17)
 MANY = 40_000
@@ -95,6 +95,7 @@ def test_load_is_a_two_state_markov_process():
             assert later[~now].mean() == pytest.approx(0.25 - 0.25 * still, abs=error)
 
 
+@full
 def test_times_under_load_are_exponential():
     """The idle and busy times seen by one device for 5,000 s, on a grid of 1/100 s, have the means asked for."""
     times_s = np.arange(0, 5e3, 0.01)
