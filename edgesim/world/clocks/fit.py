@@ -19,19 +19,20 @@ from edgesim.core.arrays import Arr
 
 Fitting = Callable[[Arr], Arr]  # rows that a fit may see -> coefficients
 
+PULL = 0.1  # rows are predicted to a tenth, and boards differ by a third in their proportions: (0.1 / 0.33)^2
 LEVEL = 0.9  # share of steps that an interval is meant to hold
 EVERY_SET = 5_000  # so many sets of rows are all tried by `most_informative`; of more it takes a greedy one
 
 
-def seconds_per_unit(amounts: Arr, seconds: Arr, earlier: Arr | None = None, pull: float = 1.0) -> Arr:
+def seconds_per_unit(amounts: Arr, seconds: Arr, earlier: Arr | None = None, pull: float = PULL) -> Arr:
     """Coefficients in seconds for one unit of each kind.
 
     They make the sum of (predicted / measured - 1)^2 least, none below 0; a kind without amounts gets 0.
 
     With coefficients of an `earlier` fit, such as of another board, a few rows are enough. One factor scales all of
-    them. Then each is free to leave its scaled value, at the price of `pull` x (coefficient / scaled value - 1)^2: at 1
-    a coefficient that doubles costs as much as a row that is predicted 100 % too long. A kind that took no time before
-    takes none.
+    them. Then each is free to leave its scaled value, at the price of `pull` x (coefficient / scaled value - 1)^2: at
+    0.1 a coefficient that is a third too large costs as much as a row that is predicted 10 % too long. A kind that took
+    no time before takes none.
 
     Raises ValueError if seconds are not positive, or if no row has work that took time before.
     """
@@ -105,7 +106,7 @@ def covered(measured: Arr, predicted: Arr, groups: Sequence[str], level: float =
     return inside / len(names)
 
 
-def most_informative(amounts: Arr, coefficients: Arr, count: int, pull: float = 1.0) -> list[int]:
+def most_informative(amounts: Arr, coefficients: Arr, count: int, pull: float = PULL) -> list[int]:
     """Rows to measure so that a fit with `earlier` coefficients and this `pull` is surest (D-optimal), in order.
 
     The choice looks at amounts and earlier coefficients, at no measurement: the seconds of each kind as a share of the
