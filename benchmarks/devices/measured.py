@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 
 from edgesim.core.arrays import Arr
-from edgesim.core.work import KINDS
 
 HERE = Path(__file__).parent
 KEYS = ["model", "input", "batch", "trained"]
-IMAGES_OF_IMAGENET, IMAGES_OF_CIFAR10_CLIENTS = 1_281_167, 50_000
+IMAGES_OF_IMAGENET = 1_281_167
 OPERATIONS_OF_RESNET50 = 408  # of a training step, see work.csv
 
 
@@ -87,10 +86,3 @@ def resnet50(device: str) -> pd.DataFrame:
     rows = rows[(rows["device"] == device) & (rows["model"] == "resnet50")]
     seconds = rows["seconds_per_epoch"] * rows["batch"] / IMAGES_OF_IMAGENET
     return rows.assign(seconds=seconds).sort_values(["power_limit_w", "batch"]).reset_index(drop=True)
-
-
-def kinds_in_order(*kinds: str) -> tuple[str, ...]:
-    """The named kinds in the order of KINDS. Raises ValueError for one that is none."""
-    if unknown := set(kinds) - set(KINDS):
-        raise ValueError(f"no kind of work: {min(unknown)}")
-    return tuple(kind for kind in KINDS if kind in kinds)

@@ -23,12 +23,13 @@ KINDS_OF = {
     "x86_thread": (*NETWORK, "operations", "update_bytes"),
     "xiaomi_sd855": ("flops", "bytes", "operations", "update_bytes"),  # five networks carry no more
 }
+JETSON_MISSING_J = 28.8  # that the measured joules of a client lack in each round, see README.md
 GPUS = ("v100", "a40", "p100", "rtx_6000")
 RESNET50_FLOPS = 388785242112 / 16  # of a sample, see work.csv
 LINPACK = {"raspberry_pi_4": 11.433e9, "raspberry_pi_5": 37.888e9, "xiaomi_sd855": 6.4e9}  # FLOP/s, before this fit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Predictions:
     """Predicted beside measured seconds of a device. `group` is what each prediction was made without."""
 
@@ -119,7 +120,7 @@ def terms(device: str) -> Mapping[str, float]:
 
 
 @cache
-def left_out(device: str, column: str) -> Predictions:
+def left_out(device: str, column: str, pull: float = fit.PULL) -> Predictions:
     """Predictions of a device's rows by fits without their group: column "family", "model", "input" or "batch".
 
     The Pi 5 builds on the terms of the Pi 4, fitted without that group either.
@@ -135,7 +136,7 @@ def left_out(device: str, column: str) -> Predictions:
             return coefficients(part, kinds, operation_s)
         unseen = set(np.array(groups)[~seen])
         earlier = coefficients(first.where(~first.rows[column].isin(unseen)), kinds, operation_s)
-        return fit.seconds_per_unit(part.amounts(*kinds), part.seconds, earlier)
+        return fit.seconds_per_unit(part.amounts(*kinds), part.seconds, earlier, pull)
 
     return Predictions(
         device, f"without its {column}", of.seconds, fit.left_out(of.amounts(*kinds), groups, fitted), groups
@@ -170,7 +171,7 @@ def chosen_inside(device: str, count: int = 6) -> Predictions:
 class FewRows(NamedTuple):
     """Another board from a few measured networks."""
 
-    models: list[str]
+    names: list[str]  # measured rows
     rest: Predictions
     one_factor: Predictions
 
@@ -265,32 +266,30 @@ def gpu_terms(device: str) -> tuple[Mapping[str, float], float]:
     return dict(zip(("flops", "operations"), map(float, found), strict=True)), float(rows["watts"].mean())
 
 
-def jetson(unseen: int) -> tuple[Predictions, Predictions]:
-    """Rounds of ten Jetsons with `unseen` local epochs, from those with other numbers of epochs.
+def jetson(epochs: int) -> tuple[Predictions, Predictions]:
+    """Rounds of ten Jetsons with so many local epochs, from rounds of other lengths: seconds, and joules of a client.
 
-    Seconds a round are a fixed part and a part an epoch, both from the other two lengths. Corrected joules of a client
-    are proportional to epochs.
+    Seconds are a fixed part and a part an epoch, from both other lengths. Joules are proportional to epochs: those of
+    3 and 5 come from rounds of one epoch alone.
     """
-    rounds = table("jetson_rounds")
-    joules = table("jetson_joules").query("role == 'client'")
-    found = []
-    for frame, column, amounts in (
-        (rounds, "seconds_per_round", lambda rows: np.stack([np.ones(len(rows)), rows["local_epochs"]], axis=1)),
-        (joules, "joules_corrected", lambda rows: rows[["local_epochs"]].to_numpy(float)),
-    ):
-        own = frame["local_epochs"] == unseen
-        measured = frame[column].to_numpy(float)
-        per_unit = fit.seconds_per_unit(amounts(frame[~own]), measured[~own])
-        found.append(
-            Predictions(
-                "jetson_agx_xavier",
-                f"rounds of {unseen} epochs from the others",
-                measured[own],
-                amounts(frame[own]) @ per_unit,
-                frame[own]["strategy"].tolist(),
-            )
-        )
-    return found[0], found[1]
+    device = "jetson_agx_xavier"
+    rounds, joules = table("jetson_rounds"), table("jetson_joules").query("role == 'client'")
+
+    def predicted(rows: pd.DataFrame, measured: Arr, amounts: Arr, seen: Arr, what: str) -> Predictions:
+        own = (rows["local_epochs"] == epochs).to_numpy()
+        per_unit = fit.seconds_per_unit(amounts[seen], measured[seen])
+        return Predictions(device, what, measured[own], amounts[own] @ per_unit, rows[own]["strategy"].tolist())
+
+    length = rounds["local_epochs"].to_numpy(float)
+    parts = np.stack([np.ones(len(length)), length], axis=1)
+    of_clients = joules["local_epochs"].to_numpy(float)
+    seen = of_clients != 1 if epochs == 1 else of_clients == 1
+    seconds = rounds["seconds_per_round"].to_numpy(float)
+    full = joules["joules_per_round"].to_numpy(float) + JETSON_MISSING_J
+    return (
+        predicted(rounds, seconds, parts, length != epochs, "from both other lengths"),
+        predicted(joules, full, of_clients[:, None], seen, "from one epoch"),
+    )
 
 
 @cache
