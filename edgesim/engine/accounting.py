@@ -205,8 +205,8 @@ class Accounting:
             peer_j += sum(received.joules for received in receivers)
         if usage.flows:
             senders = [self._sent(flow) for flow in usage.flows]
-            peer_bytes = sum(sent.nbytes for sent in senders)
-            peer_j += sum((sent.joules for sent in senders), 0.0)
+            peer_bytes = sum([sent.nbytes for sent in senders])
+            peer_j += sum([sent.joules for sent in senders], 0.0)
             down_bytes += peer_bytes
         link_j = 0.0
         if self._links_draw:  # what peers send crosses their own links, and the receiver's

@@ -197,24 +197,23 @@ class DedicatedFlows:
 
     def stop(self, flows: Iterable[Flow]) -> None:
         """End the flows that still run; book the bytes that they moved."""
+        now_s = self._env.now
         for flow in flows:
             if not flow.over:
-                flow.stop(self._env.now, self._moved_share(flow))
-                self._off_air(flow)
+                flow.stop(now_s, 1.0 if now_s >= flow.ends_s else self._moved_share(flow, now_s))
+                if self._drawing:
+                    self._off_air(flow)
 
     def so_far(self, flows: Iterable[Flow]) -> list[Flow]:
         """Return these flows as they would be if they were broken off now; asking changes nothing."""
-        copies = [replace(flow) for flow in flows]
+        now_s, copies = self._env.now, [replace(flow) for flow in flows]
         for flow in copies:
             if not flow.over:
-                flow.stop(self._env.now, self._moved_share(flow))
+                flow.stop(now_s, 1.0 if now_s >= flow.ends_s else self._moved_share(flow, now_s))
         return copies
 
-    def _moved_share(self, flow: Flow) -> float:
-        """Return which share of a flow has moved up to now: nothing moves while a link is down."""
-        now_s = self._env.now
-        if now_s >= flow.ends_s:
-            return 1.0
+    def _moved_share(self, flow: Flow, now_s: float) -> float:
+        """Return which share of a flow that still runs has moved up to now: nothing moves while a link is down."""
         if now_s <= flow.begins_s:
             return 0.0
         if self._links_up is None:

@@ -60,7 +60,8 @@ class Gathering(Leg):
             insort(self.came, (flow.ends_s, flow.source))
         else:
             self.missing -= 1
-            self.fetched_s = max(self.fetched_s, flow.ends_s)
+            if flow.ends_s > self.fetched_s:
+                self.fetched_s = flow.ends_s
 
     def lose(self, flow: Flow, known: bool) -> None:
         """Go on without a message that was on its way; `known`: when it would have been there."""
