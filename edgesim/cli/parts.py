@@ -133,13 +133,14 @@ def link(name: Annotated[str, typer.Argument(help="Name of a link, such as lte."
 
 
 def print_devices() -> None:
-    """Print the catalogue of devices: name, speed, memory, powers, battery and link of each."""
+    """Print the catalogue of devices: name, trust in its seconds, speed, memory, powers, battery and link of each."""
     from edgesim.config import device_profiles
 
     rows = []
     for profile in device_profiles.all():
         speed = f"{text('flops', profile.flops_per_s)}/s"
-        rows.append({"device": profile.name, "what it is": profile.title, "attained": speed} | _texts(profile, _SHOWN))
+        row = {"device": profile.name, "what it is": profile.title, "trust": profile.trust, "attained": speed}
+        rows.append(row | _texts(profile, _SHOWN))
     print_table(rows, {heading: heading for heading in rows[0]})
     print(_ASKED)
 

@@ -8,7 +8,7 @@ from functools import cache, cached_property, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from annotated_types import Ge, MinLen
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -19,19 +19,18 @@ from edgesim.config.plugins import known_names, meant
 from edgesim.config.toml_file import FileText, toml_of
 from edgesim.config.units import (
     BitsPerSecond,
-    BytesPerSecond,
     Delay,
     FlopsPerSecond,
     Hertz,
     Memory,
     PositiveJoules,
-    Seconds,
     Unit,
     reason,
     refusal,
 )
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, PositiveNumber, PositiveShare
+from edgesim.core.work import PRICED
 from edgesim.files.reading import quoted, read_text
 
 _PositiveWatts = Annotated[float, Unit("W", "a power", "0.5 W", positive=True)]
@@ -44,12 +43,7 @@ QUANTITIES: Mapping[str, Any] = {
     "peak_flops_per_s": FlopsPerSecond,  # needed where frequency, cores and FLOPs per cycle are not all known
     "efficiency": PositiveShare,  # share of the peak speed that training attains
     "flops_per_s": FlopsPerSecond,  # attained
-    "step_overhead": Seconds,  # of every SGD step
-    "convolution_flops_per_s": FlopsPerSecond,  # attained by layers that use a weight several times per sample
-    "convolution_overhead": Seconds,  # of every such layer and SGD step
-    "linear_flops_per_s": FlopsPerSecond,  # attained by all other layers
-    "linear_overhead": Seconds,  # of every other layer and SGD step
-    "parameter_bandwidth": BytesPerSecond,  # parameter bytes that an SGD step moves
+    "spread": PositiveNumber,  # standard deviation of ln(measured / predicted seconds), network's family left out
     "memory": Memory,
     "idle": _PositiveWatts,
     "busy": _PositiveWatts,  # of the whole device while it computes
@@ -60,17 +54,9 @@ QUANTITIES: Mapping[str, Any] = {
     "up": BitsPerSecond,
     "down": BitsPerSecond,
     "latency": Delay,
+    **{f"terms.{kind}": Delay for kind in PRICED},  # of one unit of a kind of work; see edgesim.world.clocks.terms
 }
-# The time of a step is a sum of terms: an amount of work times the time of one unit of it. Each entry is a term and the
-# quantity with its cost, in seconds per unit (overheads) or in units per second (rates).
-WHOLE_STEP: Mapping[str, str] = {"steps": "step_overhead", "flops": "flops_per_s"}
-LAYER_KINDS: Mapping[str, str] = {
-    "convolutions": "convolution_overhead",
-    "convolution_flops": "convolution_flops_per_s",
-    "linears": "linear_overhead",
-    "linear_flops": "linear_flops_per_s",
-    "parameter_bytes": "parameter_bandwidth",
-}
+Trust: TypeAlias = Literal["measured", "one point", "estimated"]
 _RADIO = ("idle", "transmit", "receive")
 _PRODUCT = ("frequency", "cores", "flops_per_cycle")  # the peak speed of a CPU
 
@@ -126,6 +112,18 @@ class Profile(BaseModel):
         return {key: si_number(QUANTITIES[key], key, quantity) for key, quantity in self.quantities.items()}
 
     @property
+    def trust(self) -> Trust:
+        """Origin of the speed, and so how far its seconds can be trusted.
+
+        "measured": fitted to training steps of several networks, with the spread of what the fit misses.
+        "one point": one measured speed. "estimated": a speed worked out from other numbers.
+        """
+        if self._has("spread"):
+            return "measured"
+        attained = self.quantities["flops_per_s" if self._has("flops_per_s") else "efficiency"]
+        return "estimated" if attained.estimate else "one point"
+
+    @property
     def peak_flops_per_s(self) -> float | None:
         """The peak speed in FLOP/s; None if the profile does not have it."""
         si = self.si
@@ -145,12 +143,9 @@ class Profile(BaseModel):
         A section is left out if the profile does not have its numbers. The energy model uses measured powers if they
         are known, else the capacitance.
         """
-        # Terms of a step that calibration found: those of the layer kinds if it has them, else the overhead. A rate
-        # that the timings do not show takes no time.
-        by_layer = self._texts(*LAYER_KINDS.values())
-        no_time = {"convolution_flops_per_s": "inf", "linear_flops_per_s": "inf"}
-        step = {**no_time, **by_layer} if by_layer else self._texts("step_overhead")
-        cpu = {**self._texts("frequency", "cores"), **step}
+        cpu: dict[str, Any] = self._texts("frequency", "cores")
+        if terms := self._texts(*(f"terms.{kind}" for kind in PRICED)):
+            cpu["clock"] = {"name": "terms", **{key.removeprefix("terms."): text for key, text in terms.items()}}
         if self._has(*_PRODUCT):
             # as a product, so that a scenario that changes the frequency or the cores changes the speed
             efficiency = self.si.get("efficiency", self.flops_per_s / (self.peak_flops_per_s or 0.0))
@@ -186,8 +181,7 @@ class Profile(BaseModel):
                 continue
             base: Mapping[str, Any] | None = own
             if key == "cpu":
-                replaced = _replaced_by(top, own)
-                base = {name: value for name, value in own.items() if name not in replaced}
+                base = _under(top, own)
             elif key == "energy" and "name" in top:
                 base = self._energies().get(top["name"])
             elif top.get("name", own.get("name")) != own.get("name"):
@@ -265,9 +259,16 @@ def _of_text(path: Path, text: str) -> Profile:
 
 def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
     """Return the profile of a table as in a profile file. Raises ValidationError at the key at fault."""
-    check_keys(table, ("title", *QUANTITIES))
+    check_keys(table, ("title", *(key for key in QUANTITIES if "." not in key), "terms"))
     title = {"title": table["title"]} if "title" in table else {}
-    quantities = {key: value for key, value in table.items() if key != "title"}
+    quantities = {key: value for key, value in table.items() if key not in ("title", "terms")}
+    terms = table.get("terms", {})
+    if not isinstance(terms, Mapping):
+        raise _fault("terms", f"must be a table with a quantity for each kind of work, got {quoted(terms)}")
+    for kind, term in terms.items():
+        if kind not in PRICED:
+            raise _fault(f"terms.{kind}", f"unknown kind of work{meant(kind, PRICED)} (allowed: {', '.join(PRICED)})")
+        quantities[f"terms.{kind}"] = term
     return Profile.model_validate({"name": name, **title, "quantities": quantities})
 
 
@@ -306,12 +307,14 @@ def _fault(key: str, message: str) -> ValidationError:
     return refusal_at(key, message, None)
 
 
-def _replaced_by(cpu: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of a profile's CPU that the keys of the scenario's `cpu` replace."""
+def _under(cpu: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a profile's CPU that stay under the scenario's `cpu`: those that it does not replace."""
     speed_keys = {"flops_per_s", "flops_per_cycle", "efficiency"}
     if "flops_per_cycle" in own:  # then the speed follows from frequency and cores
         speed_keys |= {"frequency", "cores"}
-    measured = (WHOLE_STEP["steps"], *LAYER_KINDS.values()) if cpu.keys() & speed_keys else ()
+    replaced = {"clock"} if "clock" in cpu or cpu.keys() & speed_keys else set()
     if "flops_per_s" in cpu:
-        return (*measured, "flops_per_cycle", "efficiency")
-    return (*measured, "flops_per_s") if "flops_per_cycle" in cpu else measured
+        replaced |= {"flops_per_cycle", "efficiency"}
+    elif "flops_per_cycle" in cpu:
+        replaced |= {"flops_per_s"}
+    return {name: value for name, value in own.items() if name not in replaced}

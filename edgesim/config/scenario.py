@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic import model_validator as validator
 from pydantic_core import CoreSchema, core_schema
 
-from edgesim.config.device_profiles import LAYER_KINDS, with_profile
+from edgesim.config.device_profiles import with_profile
 from edgesim.config.plugin_fields import Chosen, Foreign, PartOf, plain, refusal_at, refusal_in
 from edgesim.config.prices import PricesTable
 from edgesim.config.sections import (
@@ -34,8 +34,6 @@ from edgesim.config.sections import (
 )
 from edgesim.config.strict_table import StrictTable
 from edgesim.config.units import (
-    BytesPerSecond,
-    Delay,
     FlopsPerSecond,
     FlopsPerSecondOrInf,
     Hertz,
@@ -83,10 +81,8 @@ _Name: TypeAlias = Annotated[str, AfterValidator(_printable)]
 class Cpu(StrictTable):
     """Speed of a device: the attained speed, or frequency x flops_per_cycle x cores x efficiency.
 
-    With rates by layer kind, a convolution is a layer that uses a weight several times per sample. FLOPs of
-    convolutions and FLOPs of all other layers have a rate each, and every SGD step adds overheads and the time to move
-    the parameters. Then `flops_per_s` is the speed that methods are told. A term that is not given takes no time. All
-    speeds are those of the highest frequency.
+    That speed is the whole clock of a device unless `clock` chooses another one, such as seconds for each kind of work.
+    All speeds and seconds are those of the highest frequency.
     """
 
     frequency: PerDevice[Hertz] | None = None  # highest clock frequency
@@ -94,12 +90,7 @@ class Cpu(StrictTable):
     flops_per_cycle: PositiveNumber | None = None  # FLOPs per cycle of one core
     efficiency: PerDevice[PositiveShare] = 1.0  # share of the peak speed that training attains
     flops_per_s: PerDevice[FlopsPerSecond] | None = None  # speed that training attains
-    step_overhead: PerDevice[Delay] | None = None  # time that every SGD step adds
-    convolution_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # speed of convolutions
-    convolution_overhead: PerDevice[Delay] | None = None  # time that every convolution adds to every SGD step
-    linear_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # speed of all other layers
-    linear_overhead: PerDevice[Delay] | None = None  # time that every other layer adds to every SGD step
-    parameter_bandwidth: PerDevice[BytesPerSecond] | None = None  # speed at which an SGD step moves parameter bytes
+    clock: Annotated[Chosen, PartOf("clock")] = Field(default="flops", validate_default=True)  # seconds of its work
     min_frequency: Hertz | None = None  # lowest frequency that a governor may choose; None: the highest one
     governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)  # sets the frequency
 
@@ -109,17 +100,6 @@ class Cpu(StrictTable):
             raise refusal("needs flops_per_s, or frequency and flops_per_cycle")
         if self.flops_per_s is not None and (self.flops_per_cycle is not None or self.efficiency != 1.0):
             raise refusal("flops_per_s is the speed attained; flops_per_cycle and efficiency do not go with it")
-        return self
-
-    @validator(mode="after")
-    def _both_rates(self) -> Cpu:
-        own = dict(self)
-        given = [name for name in LAYER_KINDS.values() if own[name] is not None]
-        missing = {"convolution_flops_per_s", "linear_flops_per_s"}.difference(given)
-        if given and missing:
-            raise refusal(
-                f"{given[0]} needs {min(missing)} as well: layer kinds have a rate each, or flops_per_s alone"
-            )
         return self
 
 
@@ -282,6 +262,11 @@ class Scenario(StrictTable):
             if model not in found:
                 found.append(model)
         return tuple(found)
+
+    @property
+    def needs_kinds(self) -> bool:
+        """True if the clock of some device looks at kinds of work beside FLOPs, which then have to be measured."""
+        return any(block.cpu.clock.value.needs_kinds for block in self.fleet)
 
     @property
     def trainings(self) -> tuple[Scenario, ...]:

@@ -30,8 +30,8 @@ class CostModel(ABC):
     def amounts(
         self, cost_profile: Any, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
     ) -> Mapping[str, Arr] | None:
-        """Return the amount of each term of a device profile in one pass, shape (k,). One term is `flops`.
+        """Return the amount of each kind of work of `edgesim.core.work.KINDS` in one pass, shape (k,).
 
-        None: the model knows no other term, so that devices have one speed for all layers.
+        None: the model knows only FLOPs, so that devices take all of them at one speed.
         """
         return None

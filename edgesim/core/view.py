@@ -47,7 +47,7 @@ class Setting:
     labels: Arr | None = None  # label counts, shape (devices, classes), if the method or the selection needs them
     encoding_up: Encoding = FLOAT32  # encoding of payloads that name none, to the server or to peers
     encoding_down: Encoding = FLOAT32  # encoding of payloads that name none, from the server
-    speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
+    speeds: Speeds | None = None  # devices, FLOPs, amounts by kind -> seconds at full speed; None: by flops_per_s
     reports: bool = False  # devices send training statistics with each update, see edgesim.core.backend.Report
     members: Ids | None = None  # devices of this training, ascending; None: all
     networks: Networks | None = None  # networks of the devices if there are several; None: all have the same
@@ -97,7 +97,7 @@ class Setting:
         if self.networks is not None:
             own["networks"] = replace(self.networks, of_devices=self.networks.of_devices[members])
         if speeds is not None:
-            own["speeds"] = lambda places, flops, terms: speeds(members[places], flops, terms)
+            own["speeds"] = lambda places, flops, amounts: speeds(members[places], flops, amounts)
         return replace(self, **own, members=None)
 
     def by_device(self, of_members: Arr) -> Arr:

@@ -22,3 +22,4 @@ KINDS: Mapping[str, str] = {
     "steps": "steps of SGD, or batches of another pass",
     "other_flops": "FLOPs of work without layers, such as encoding an update; charged at `flops_per_s`",
 }
+PRICED: tuple[str, ...] = tuple(kind for kind in KINDS if kind != "other_flops")  # with seconds of their own

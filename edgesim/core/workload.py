@@ -49,16 +49,16 @@ def flops_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Arr:
     return total
 
 
-def items_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mapping[str, Arr] | None:
-    """Return the amount of every term of the work, or None if the cost model knows only FLOPs."""
+def amounts_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mapping[str, Arr] | None:
+    """Return the amount of each kind of work, each of shape (k,), or None if the cost model knows only FLOPs."""
     total: dict[str, Arr] = {}
     cost_profile = profile_of(setting.cost_profile, task.submodel)
     for work in _passes(task, setting):
         amounts = setting.cost.amounts(cost_profile, work, task.submodel, samples, steps)
         if amounts is None:
             return None
-        for term, amount_ in amounts.items():
-            total[term] = total.get(term, 0.0) + amount_
+        for kind, of_kind in amounts.items():
+            total[kind] = total.get(kind, 0.0) + of_kind
     return total or None
 
 
@@ -72,7 +72,7 @@ def full_speed_s(task: Task, setting: Setting, ids: Ids) -> Arr:
     if setting.speeds is None:
         seconds: Arr = flops / setting.flops_per_s[ids]
         return seconds
-    return setting.speeds(ids, flops, items_of(task, setting, samples, steps))
+    return setting.speeds(ids, flops, amounts_of(task, setting, samples, steps))
 
 
 def expected_s(task: Task, setting: Setting, ids: Ids) -> Arr:

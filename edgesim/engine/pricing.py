@@ -17,7 +17,7 @@ from edgesim.core.price_list import profile_of
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Payload, Task
 from edgesim.core.view import Setting
-from edgesim.core.workload import amount, flops_of, items_of
+from edgesim.core.workload import amount, amounts_of, flops_of
 from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
 from edgesim.world.processes.on_off import OnOff
@@ -301,8 +301,9 @@ class Pricer:
         return comm_s
 
     def _compute(self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws) -> tuple[Arr, Arr]:
-        items = items_of(task, self._setting, work.samples, work.steps) if self._fleet.itemised else None
-        return self._fleet.compute(draws.ids, work.flops, comm_s, self._setting.deadline_s, start_s, draws, items)
+        needed = self._fleet.needs_kinds
+        amounts = amounts_of(task, self._setting, work.samples, work.steps) if needed else None
+        return self._fleet.compute(draws.ids, work.flops, comm_s, self._setting.deadline_s, start_s, draws, amounts)
 
     def _transfer(self, nbytes: Arr, up: bool, begin_s: Arr, draws: Draws) -> tuple[Arr, Arr, Arr]:
         """Return seconds of transfers, those with the radio on, and those before the first bit; each of shape (k,).

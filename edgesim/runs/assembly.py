@@ -219,7 +219,7 @@ def assemble(
         labels=label_counts(scenario, data, split),
         encoding_up=scenario.encoding.up,
         encoding_down=scenario.encoding.down,
-        speeds=fleet.full_speed_s if fleet.itemised else None,
+        speeds=fleet.full_speed_s if fleet.needs_kinds else None,
         reports="reports" in scenario.selection.value.needs,
         members=members,
         networks=networks_of_devices(scenario),

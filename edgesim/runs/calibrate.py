@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from edgesim.config.device_profiles import LAYER_KINDS, WHOLE_STEP, Profile, profile_of
+from edgesim.config.device_profiles import Profile, profile_of
 from edgesim.config.plugins import find, is_outside, plugins_of
 from edgesim.core.backend import Assignment
 from edgesim.core.errors import ConfigError
@@ -46,15 +46,10 @@ _SMALL_LR = 1e-4  # keeps weights finite over many steps
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Work of one SGD step on a batch. A convolution is a layer that uses a weight several times per sample."""
+    """Work of one SGD step on a batch."""
 
     steps: float = 1.0
     flops: float
-    convolutions: float
-    convolution_flops: float
-    linears: float
-    linear_flops: float  # of everything except convolutions
-    parameter_bytes: float
 
 
 @dataclass(frozen=True)
@@ -67,9 +62,8 @@ class Timing:
     seconds: float
 
 
-# Candidate explanations of the times, each a sum of terms; the first has the fewest.
-FORMS: Mapping[str, Mapping[str, str]] = {"whole step": WHOLE_STEP, "layer kinds": LAYER_KINDS}
-_UNITS = {"overhead": "ms", "flops_per_s": "GFLOP/s", "bandwidth": "GB/s"}
+# Candidate explanations of the times, each a sum of kinds of work; the first has the fewest.
+FORMS: Mapping[str, Sequence[str]] = {"whole step": ("steps", "flops")}
 
 
 @dataclass(frozen=True)
@@ -120,8 +114,7 @@ class Calibration:
 
     def _rates(self, form: str) -> list[float]:
         """Return the rates of a form in FLOP/s, infinite where FLOPs seem to take no time."""
-        terms = [term for term, quantity in FORMS[form].items() if quantity.endswith("flops_per_s")]
-        costs = [self.fits[form].seconds_per[term] for term in terms]
+        costs = [self.fits[form].seconds_per[term] for term in FORMS[form] if term == "flops"]
         return [1.0 / cost if cost > 0 else math.inf for cost in costs]
 
     def median_error(self, form: str) -> float:
@@ -143,14 +136,11 @@ class Calibration:
         Raises ConfigError if the timings do not grow with the FLOPs, imply an impossible rate, or predict models left
         out of the fit too badly.
         """
-        found: dict[str, Any] = {"title": title}
-        for form in dict.fromkeys((next(iter(FORMS)), self.best)):
-            for term, quantity in FORMS[form].items():
-                cost = self.fits[form].seconds_per[term]
-                if cost > 0:  # the timings show nothing of other terms
-                    unit = next(unit for suffix, unit in _UNITS.items() if quantity.endswith(suffix))
-                    value = float(f"{1e3 * cost if unit == 'ms' else 1e-9 / cost:.4g}")
-                    found[quantity] = {"value": value, "unit": unit, "source": SOURCE, "year": year}
+        cost, origin = self.fits[self.best].seconds_per, {"source": SOURCE, "year": year}
+        terms = {term: {"value": float(f"{1e9 * s:.4g}"), "unit": "ns", **origin} for term, s in cost.items() if s > 0}
+        found: dict[str, Any] = {"title": title, "terms": terms}
+        if "flops" in terms:
+            found["flops_per_s"] = {"value": float(f"{1e-9 / cost['flops']:.4g}"), "unit": "GFLOP/s", **origin}
         if "flops_per_s" not in found:
             raise ConfigError("calibrate: the timings do not grow with the FLOPs; name models of more different sizes")
         rate, error = self._rates(next(iter(FORMS)))[0], self.median_error(self.best)
@@ -171,7 +161,7 @@ class Calibration:
 def work_of(cost_profile: CostProfile, batch: int) -> Work:
     """Return the work of one SGD step on a batch of the whole model."""
     amounts = Measured().amounts(cost_profile, Pass(), Submodel(), np.array([float(batch)]), np.ones(1))
-    return Work(**{term: float(amount[0]) for term, amount in amounts.items()})
+    return Work(flops=float(amounts["flops"][0]))
 
 
 def fit(timings: Sequence[Timing], form: str) -> Fit:

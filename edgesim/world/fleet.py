@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from edgesim.config.device_profiles import LAYER_KINDS, WHOLE_STEP
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario
 from edgesim.config.units import draw
-from edgesim.core.arrays import Arr, Ids
+from edgesim.core.arrays import Arr, Ids, compact
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PROCESS_BYTES, check_memory
 from edgesim.core.rng import Draws, Key, Purpose
 from edgesim.world.batteries.base import Batteries
-from edgesim.world.compute.governors.cpu import CpuArrays
+from edgesim.world.clocks.base import Clock, CpuSpeeds
+from edgesim.world.clocks.flops import OneRate
+from edgesim.world.compute.governors.cpu import CpuArrays, CpuWork
 from edgesim.world.compute.governors.dvfs import Governor
 from edgesim.world.compute.slowdowns.base import Slowdown
 from edgesim.world.energy.base import Powers
@@ -29,6 +30,7 @@ _DEVICE_BYTES = 700  # of a run and its tables, measured with three million devi
 
 # Sub-streams of a fleet block; never renumber.
 _CPU, _NETWORK, _ENERGY, _SLOWDOWN, _BATTERY = 1, 2, 3, 4, 5
+_CLOCK = 4  # of a CPU; those before it are of its numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class DeviceBlock:
     count: int
     links: Links
     cpu: CpuArrays
-    flops_per_hz: Arr  # on all cores together
-    seconds_per: Mapping[str, Arr] | None  # unit of a term, at the highest frequency; None: FLOPs at one rate alone
+    clock: Clock
+    one_rate: OneRate  # of work of which only FLOPs are known
     governor: Governor
     slowdown: Slowdown
     new_batteries: Callable[[], Batteries] | None  # at the start of a run; None: they never empty
@@ -50,14 +52,11 @@ class DeviceBlock:
         """True if transfers and computations take equally long at any time and for every job."""
         return self.links.steady and self.slowdown.steady
 
-    def cycles(self, rows: Ids, flops: Arr, items: Mapping[str, Arr] | None) -> Arr:
-        """Return the cycles of every core, shape (k,), that work takes: all of it gets slower with the frequency."""
-        if self.seconds_per is None or items is None:
-            cycles: Arr = flops / self.flops_per_hz[rows]
-        else:
-            seconds = np.sum([per[rows] * items[term] for term, per in self.seconds_per.items()], axis=0)
-            cycles = seconds * self.cpu.max_hz[rows]
-        return cycles
+    def work(self, rows: Ids, flops: Arr, amounts: Mapping[str, Arr] | None, at: Any) -> CpuWork:
+        """Return the work of jobs `at` these places among all of `amounts`; see `Clock.work`."""
+        if amounts is None:
+            return self.one_rate.work(rows, flops, None)
+        return self.clock.work(rows, flops, {kind: amount[at] for kind, amount in amounts.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class Fleet:
     memory_bytes: Arr  # inf: no limit
     steady: bool  # prices depend neither on time nor on draws
     impaired: bool  # the latency of some device's links varies, or packets get lost
-    itemised: bool  # some device has a speed for each kind of layer, or overheads
+    needs_kinds: bool  # some device's clock looks at more than FLOPs
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -122,30 +121,29 @@ class Fleet:
         deadline_s: float,
         now_s: Arr,
         draws: Draws,
-        items: Mapping[str, Arr] | None = None,
+        amounts: Mapping[str, Arr] | None = None,
     ) -> tuple[Arr, Arr]:
         """Return seconds of computing that starts at `now_s` and the joules it adds to idle power, shape (k,).
 
         `comm_s`: seconds that the job needs besides; with `deadline_s` governors choose the frequency by them.
-        `items`: the amounts of all terms of the work, if known; without them only FLOPs count.
+        `amounts`: of the kinds of work, if known; without them FLOPs count at one rate.
         """
         seconds, joules = np.empty(len(ids)), np.empty(len(ids))
         for block, at, rows in self._by_block(ids):
             cpu = block.cpu.rows(rows)
-            own = items and {term: amount[at] for term, amount in items.items()}
-            cycles = block.cycles(rows, flops[at], own)
-            hz = block.governor.choose(cycles, comm_s[at], deadline_s, cpu)
-            busy_s = cpu.compute_s(cycles, hz)
+            work = block.work(rows, flops[at], amounts, at)
+            hz = block.governor.choose(work, comm_s[at], deadline_s, cpu)
+            busy_s = cpu.compute_s(work, hz)
             seconds[at] = block.slowdown.stretch(rows, busy_s, now_s[at], _some(draws, at))
             joules[at] = cpu.compute_w(hz) * seconds[at]
         return seconds, joules
 
-    def full_speed_s(self, ids: Ids, flops: Arr, items: Mapping[str, Arr] | None) -> Arr:
-        """Return seconds of computing at the highest frequency and without slow-downs, shape (k,); `items` as above."""
+    def full_speed_s(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None) -> Arr:
+        """Return seconds of computing at the highest frequency, without slow-downs, shape (k,); `amounts` as above."""
         seconds = np.empty(len(ids))
         for block, at, rows in self._by_block(ids):
-            own = items and {term: amount[at] for term, amount in items.items()}
-            seconds[at] = block.cycles(rows, flops[at], own) / block.cpu.max_hz[rows]
+            work = block.work(rows, flops[at], amounts, at)
+            seconds[at] = work.cycles / block.cpu.max_hz[rows] + work.memory_s
         return seconds
 
     def _by_block(self, ids: Ids) -> Iterator[tuple[DeviceBlock, Any, Ids]]:
@@ -189,7 +187,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
         blocks=tuple(blocks),
         steady=all(block.steady for block in blocks),
         impaired=any(block.links.impaired for block in blocks),
-        itemised=any(block.seconds_per is not None for block in blocks),
+        needs_kinds=scenario.needs_kinds,
         **joined,
     )
 
@@ -206,13 +204,14 @@ def _block(
     powers = built(energy, energy_path, Powers, energy.value.columns, n, cpu, key.at(_ENERGY), energy_path)
     arrays = _cpu_arrays(given.cpu, cpu, powers, f"{path}.cpu")
     given.cpu.governor.value.check(arrays, f"{path}.cpu.governor")
+    clock, clock_path, speeds = given.cpu.clock, f"{path}.cpu.clock", CpuSpeeds(cpu["flops_per_s"], arrays.max_hz)
     block = DeviceBlock(
         first=first,
         count=n,
         links=links,
         cpu=arrays,
-        flops_per_hz=compact(cpu["flops_per_s"] / arrays.max_hz),
-        seconds_per=_seconds_per(given.cpu, cpu["flops_per_s"], key.at(_CPU), f"{path}.cpu"),
+        clock=built(clock, clock_path, Clock, clock.value.build, n, speeds, key.at(_CPU, _CLOCK), clock_path),
+        one_rate=OneRate.of(speeds),
         governor=given.cpu.governor.value,
         slowdown=built(slowdown, slowdown_path, Slowdown, slowdown.value.build, n, key.at(_SLOWDOWN), slowdown_path),
         new_batteries=_batteries(given, powers.idle_w, key.at(_BATTERY), f"{path}.battery"),
@@ -246,14 +245,6 @@ def _batteries(given: FleetBlock, idle_w: Arr, key: Key, path: str) -> Callable[
     return build
 
 
-def compact(column: np.ndarray) -> np.ndarray:
-    """Return a read-only column. A value common to all devices takes the memory of one value."""
-    if (column == column[0]).all():
-        return np.broadcast_to(column[0], column.shape)
-    column.setflags(write=False)
-    return column
-
-
 def _own_or_common(own: Any, common: Any, own_path: str, common_path: str) -> tuple[Any, str]:
     return (common, common_path) if own is None else (own, own_path)
 
@@ -270,19 +261,6 @@ def _cpu_columns(cpu: Cpu, n: int, key: Key, path: str) -> Mapping[str, Arr]:
         efficiency = draw(cpu.efficiency, n, key.at(2).numpy(), f"{path}.efficiency")
         flops_per_s = frequency_hz * cpu.flops_per_cycle * cores * efficiency
     return {"flops_per_s": flops_per_s, "frequency_hz": frequency_hz, "cores": cores}
-
-
-def _seconds_per(cpu: Cpu, flops_per_s: Arr, key: Key, path: str) -> Mapping[str, Arr] | None:
-    """Return the seconds per unit of each term, each of shape (n,), or None if FLOPs at one rate are the only term."""
-    n, found, given = len(flops_per_s), {}, dict(cpu)
-    for place, (term, quantity) in enumerate([("steps", WHOLE_STEP["steps"]), *LAYER_KINDS.items()]):
-        if (value := given[quantity]) is not None:
-            drawn = draw(value, n, key.at(3, place).numpy(), f"{path}.{quantity}")
-            found[term] = compact(drawn if quantity.endswith("_overhead") else 1.0 / drawn)
-    if not found:
-        return None
-    by_kind = found.keys() & LAYER_KINDS.keys()
-    return found if by_kind else {**found, "flops": compact(1.0 / flops_per_s)}
 
 
 def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Powers, path: str) -> CpuArrays:

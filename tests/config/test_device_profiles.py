@@ -13,6 +13,7 @@ from edgesim.cli.parts import device, print_devices
 from edgesim.config import device_profiles
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Cpu
+from edgesim.config.toml_file import toml_of
 from edgesim.core.errors import ConfigError
 from edgesim.world.fleet import build_fleet
 from tests.conftest import timing_scenario
@@ -177,6 +178,32 @@ def test_another_part_replaces_the_profiles():
     assert fleet_of(PI.merged({"network": "ideal"})).up_bps[0] == float("inf")
 
 
+def test_terms_are_the_clock_of_a_profile(tmp_path):
+    """Until a scenario gives another clock or a speed; a frequency replaces them where the speed follows from it."""
+    path = board(tmp_path, "terms.bytes", value=0.5, unit="ns")
+    found = device_profiles.find(path)
+    assert found.merged({})["cpu"]["clock"] == {"name": "terms", "bytes": "0.5 ns"}
+    assert load_scenario(timing_scenario(fleet=[{"profile": str(path)}]).canonical()).needs_kinds
+    for cpu, clock in (({"flops_per_s": "1 GFLOP/s"}, None), ({"clock": "flops"}, "flops")):
+        assert found.merged({"cpu": cpu})["cpu"].get("clock") == clock
+    assert "clock" in found.merged({"cpu": {"frequency": "1 GHz"}})["cpu"]
+    product = {"frequency": ("2", "GHz"), "cores": ("4", ""), "flops_per_cycle": ("8", "")}
+    more = [f'[{k}]\nvalue = {v}\nunit = "{u}"\nsource = "test"\nyear = 2026\n' for k, (v, u) in product.items()]
+    path.write_text(path.read_text() + "".join(more))
+    assert "clock" in device_profiles.find(path).merged({})["cpu"]
+    assert "clock" not in device_profiles.find(path).merged({"cpu": {"frequency": "1 GHz"}})["cpu"]
+
+
+def test_a_speed_says_how_far_to_trust_it(tmp_path, capsys):
+    assert device_profiles.find(board(tmp_path, "spread", value=0.1)).trust == "measured"
+    assert device_profiles.find(board(tmp_path, "memory", value=1, unit="GB")).trust == "one point"
+    peak = board(tmp_path, "flops_per_s", value=9, unit="GFLOP/s", estimate=True, derived="half of the peak")
+    assert device_profiles.find(peak).trust == "estimated"
+    assert {profile.trust for profile in device_profiles.all()} >= {"estimated"}
+    print_devices()
+    assert "trust" in capsys.readouterr().out
+
+
 def test_the_nearest_name_is_offered():
     """And all that there are."""
     with pytest.raises(
@@ -214,6 +241,12 @@ def test_the_nearest_name_is_offered():
         ("idle", {"value": 1, "unit": "W", "source": ""}, "idle.source"),
         ("idle", {"value": 1, "unit": "W", "note": "x"}, "idle.note"),
         ("idel", {"value": 1, "unit": "W"}, "idel: unknown key; did you mean 'idle'?"),
+        ("terms.bytes", {"value": -0.5, "unit": "ns"}, "terms.bytes: must be at least 0 s, got '-0.5 ns'"),
+        ("terms.bytes", {"unit": "ns"}, "terms.bytes.value: is missing"),
+        ("terms.bytes", {"value": 0.5}, "terms.bytes: '0.5 ' has no unit"),
+        ("terms.byte", {"value": 0.5, "unit": "ns"}, r"terms.byte: unknown kind of work; did you mean 'bytes'\?"),
+        ("terms.other_flops", {"value": 0.5, "unit": "ns"}, "terms.other_flops: unknown kind of work"),
+        ("spread", {"value": 0}, "spread: must be greater than 0"),
     ],
 )
 def test_impossible_physics_is_refused(tmp_path, key, fields, message):
@@ -251,6 +284,10 @@ def test_a_profile_file_can_be_written_and_read(tmp_path):
         path = tmp_path / f"{profile.name}.toml"
         path.write_text(device_profiles.to_toml(profile), encoding="utf-8")
         assert device_profiles.read(path) == profile
+    path = board(tmp_path, "terms.bytes", value=0.5, unit="ns")
+    assert device_profiles.profile_of("board", toml_of(device_profiles.to_toml(device_profiles.read(path)), path)) == (
+        device_profiles.read(path)
+    )
 
 
 def test_one_device_shows_its_sources(capsys):

@@ -171,6 +171,7 @@ PLUGINS: dict[str, dict[str, type]] = {
     "energy": {"none": Empty, "power": Power},
     "slowdown": {"none": Empty},
     "governor": {"max": Empty},
+    "clock": {"flops": Empty},
     "battery": {"rechargeable": Empty},
     "tariff": {"constant": Empty},
     "availability": {"always": Empty, "hours": Hours},

@@ -51,6 +51,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("tariff", "series"): {"file": str(FILES / "prices.csv"), "of": "1 EUR/MWh"},
     ("tariff", "average"): {"of": "electricity", "place": "EU"},
     ("governor", "fixed"): {"frequency": "1 GHz"},
+    ("clock", "terms"): {"flops": "0.1 ns", "steps": "2 ms", "clocked": {"steps": 0.5}},
     ("battery", "rechargeable"): {
         "capacity": {"uniform": ["5 J", "50 J"]},
         "charge": "5 W",
@@ -328,6 +329,7 @@ def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
         "topology": {"topology": table, "network": {"name": "shared", **LINK}},
         "discipline": {"network": {"name": "shared", **LINK, "discipline": table}},
         "governor": {"fleet": [{**block, "cpu": {**block["cpu"], "governor": table}}]},
+        "clock": {"fleet": [{**block, "cpu": {**block["cpu"], "clock": table, "governor": "just_in_time"}}]},
         "battery": {"fleet": [{**block, "battery": table}]},
         "cost": {"cost": table, "method": "fedpmt"},
         "mobility": {
@@ -339,7 +341,7 @@ def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
     }.get(kind, {kind: table})
 
 
-WORLDS = ("cost", "network", "energy", "slowdown", "governor", "battery", "availability", "failure", "peers")
+WORLDS = ("cost", "network", "energy", "slowdown", "governor", "clock", "battery", "availability", "failure", "peers")
 WORLDS += ("topology", "tariff", "discipline", "mobility")
 
 

@@ -92,7 +92,6 @@ ABOUT_SEVERAL = {
     },
     "world": {
         "impaired_links": "jitter and loss of every kind of link",
-        "layer_speeds": "seconds by kind of layer, from calibration to runs",
         "peer_graphs": "every part of world/peers",
         "total_cost": "the cost model of the DA-DPFL study",
     },

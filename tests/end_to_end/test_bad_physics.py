@@ -147,10 +147,22 @@ COMPUTING = {
         f"{CLOCK}, governor={{name='fixed', frequency='2 GHz'}}",
     ),
     "nothing to govern by": cpu("governor.name: needs an energy model with a", f"{CLOCK}, governor='energy_optimal'"),
-    "time gained": cpu("step_overhead: must be at least 0 s, got '-1 s'", "flops_per_s=1e8, step_overhead='-1 s'"),
-    "layers that never end": cpu(
-        "convolution_flops_per_s: must be above 0 FLOP/s, got 0",
-        "flops_per_s=1e8, convolution_flops_per_s=0, linear_flops_per_s=1e8",
+    "time gained": cpu(
+        "clock.steps: must be at least 0 s, got '-1 s'", "flops_per_s=1e8, clock={name='terms', steps='-1 s'}"
+    ),
+    "work of no kind": cpu(
+        "clock.flop: unknown key; did you mean 'flops'?", "flops_per_s=1e8, clock={name='terms', flop='1 ns'}"
+    ),
+    "a clock without seconds": cpu(
+        "clock: needs the seconds of at least one kind of work", "flops_per_s=1e8, clock={name='terms', flops=0}"
+    ),
+    "a share of no kind": cpu(
+        "clock.clocked: unknown kind of work 'byte' (known: flops, bytes,",
+        "flops_per_s=1e8, clock={name='terms', flops='1 ns', clocked={byte=0.5}}",
+    ),
+    "more than all of it": cpu(
+        "clock.clocked.bytes: must be less than or equal to 1, got 2",
+        "flops_per_s=1e8, clock={name='terms', flops='1 ns', clocked={bytes=2}}",
     ),
     "no memory": Bad("fleet.0.memory: must be above 0 byte, got '0 B'", ["fleet.0.memory='0 B'"]),
     "negative memory": Bad("fleet.0.memory: must be above 0 byte, got -1", ["fleet.0.memory=-1"]),

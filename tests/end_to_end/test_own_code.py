@@ -37,6 +37,7 @@ SEAMS = {
     "governor": Seam(
         "max", ("check", "choose"), ("fleet.0.cpu={{cores=1,frequency='1 GHz',flops_per_cycle=1,governor='{}'}}",)
     ),
+    "clock": Seam("flops", ("build",), ("fleet.0.cpu={{flops_per_s='1 GFLOP/s',clock='{}'}}",)),
     "availability": Seam("sessions", ("build",), ("availability={{name='{}',on='100 s',off='10 s'}}",)),
     "failure": Seam("crash", ("build",), ("failures=[{{name='{}',probability=0.1}}]",)),
     "peers": Seam("ring", ("check", "graph"), ("method=dfedavg", "peers='{}'")),

@@ -128,13 +128,13 @@ def _sections(table: dict[str, Any]) -> list[tuple[Any, str, str]]:
     """Return container, key and kind of every place where a part stands or may stand."""
     of_blocks = {"network": "network", "energy": "energy", "slowdown": "slowdown", "battery": "battery"}
     found: list[tuple[Any, str, str]] = [
-        (table, kind, kind) for kind in PACKAGES if kind not in ("battery", "governor", "discipline")
+        (table, kind, kind) for kind in PACKAGES if kind not in ("battery", "governor", "clock", "discipline")
     ]
     found += [(table["network"], "discipline", "discipline")] if isinstance(table.get("network"), dict) else []
     for block in table["fleet"] if isinstance(table.get("fleet"), list) else ():
         if isinstance(block, dict):
             found += [(block, key, kind) for key, kind in of_blocks.items()]
-            found += [(block["cpu"], "governor", "governor")] if isinstance(block.get("cpu"), dict) else []
+            found += [(block["cpu"], key, key) for key in ("governor", "clock") if isinstance(block.get("cpu"), dict)]
     return [(c, "failures" if key == "failure" else key, kind) for c, key, kind in found]
 
 

@@ -53,10 +53,9 @@ def test_memory_is_the_large_networks():
     assert found == pytest.approx(wanted, abs=4)
 
 
-def test_layers_with_speeds_of_their_own_take_the_large_networks_seconds():
+def test_a_clock_of_terms_takes_the_large_networks_seconds():
     speeds = {
-        "flops_per_s": "1 GFLOP/s", "convolution_flops_per_s": "1 GFLOP/s", "linear_flops_per_s": "0.1 GFLOP/s",
-        "step_overhead": "1 ms", "convolution_overhead": "2 ms",
+        "flops_per_s": "1 GFLOP/s", "clock": {"name": "terms", "flops": "2 ns", "steps": "1 ms"},
     }  # fmt: skip
     fleet = [{"count": 2, "cpu": speeds}]
     one = simulate(timing_scenario(model="cnn_digits", cost=LARGE, fleet=fleet)).jobs

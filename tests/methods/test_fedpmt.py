@@ -189,7 +189,7 @@ def test_transfers_count_against_the_deadline():
 WORK = {
     "optimiser": {"training": {"batch": 1, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}},
     "coding": {"encoding": {"up": {"flops_per_number": 300}, "down": {"flops_per_number": 300}}},
-    "overhead": {"fleet": {"step_overhead": "50 ms"}},
+    "clock": {"fleet": {"clock": {"name": "terms", "flops": {"log_uniform": ["10 ns", "200 ns"]}, "steps": "50 ms"}}},
 }
 
 

@@ -1,4 +1,4 @@
-"""Governors of dynamic voltage and frequency scaling: time falls as 1 / f, dynamic power rises as f^3."""
+"""Governors of dynamic voltage and frequency scaling: time of cycles falls as 1 / f, dynamic power rises as f^3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from edgesim.config.units import Hertz
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
-from edgesim.world.compute.governors.cpu import CpuArrays
+from edgesim.world.compute.governors.cpu import CpuArrays, CpuWork
 
 
 class Governor(ABC):
@@ -20,11 +20,11 @@ class Governor(ABC):
         """Raise ConfigError that names a key below `path` if these CPUs cannot be governed so."""
 
     @abstractmethod
-    def choose(self, cycles: Arr, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
+    def choose(self, work: CpuWork, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
         """Return a frequency within bounds of each CPU, Hz, shape (k,).
 
-        `cycles`: of every core; `comm_s`: seconds of the job that are not computing; `deadline_s`: seconds the whole
-        job may take, inf if any.
+        `work`: its cycles get slower with the frequency, its seconds of memory do not; `comm_s`: seconds of the job
+        that are not computing; `deadline_s`: seconds the whole job may take, inf if any.
         """
 
 
@@ -32,7 +32,7 @@ class Governor(ABC):
 class Max(Governor):
     """As fast as possible."""
 
-    def choose(self, cycles: Arr, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
+    def choose(self, work: CpuWork, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
         """Return the highest frequencies, Hz, shape (k,)."""
         return cpu.max_hz
 
@@ -50,22 +50,26 @@ class FixedFrequency(Governor):
             bounds = f"{cpu.min_hz[unable][0]:g} Hz to {cpu.max_hz[unable][0]:g} Hz"
             raise ConfigError(f"{path}.frequency: {self.frequency:g} Hz is not what every CPU can do, one has {bounds}")
 
-    def choose(self, cycles: Arr, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
+    def choose(self, work: CpuWork, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
         """Return the frequency, Hz, shape (k,)."""
-        return np.full(len(cycles), self.frequency)
+        return np.full(len(work.cycles), self.frequency)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyOptimal(Governor):
-    """The frequency of least joules a cycle, (static power / (2 capacitance cores))^(1/3), whatever the deadline."""
+    """The frequency of the fewest joules, whatever the deadline.
+
+    It is (static power / (2 capacitance cores))^(1/3) for work whose seconds all follow the clock, and lower for work
+    that waits for memory.
+    """
 
     def check(self, cpu: CpuArrays, path: str) -> None:
         """Raise ConfigError if some CPU has no dynamic power to weigh against its static power."""
         _check_capacitance(cpu, path)
 
-    def choose(self, cycles: Arr, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
+    def choose(self, work: CpuWork, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
         """Return the frequencies, Hz, shape (k,)."""
-        return cpu.optimal_hz()
+        return cpu.optimal_hz(work)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +84,12 @@ class JustInTime(Governor):
         """Raise ConfigError if some CPU has no dynamic power to weigh against its static power."""
         _check_capacitance(cpu, path)
 
-    def choose(self, cycles: Arr, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
+    def choose(self, work: CpuWork, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
         """Return the frequencies, Hz, shape (k,)."""
-        left_s = deadline_s - comm_s
+        left_s = deadline_s - comm_s - work.memory_s
         # without time left even no work is late, and the highest frequency loses least
-        needed_hz = np.divide(cycles, left_s, out=np.full(len(cycles), np.inf), where=left_s > 0)
-        chosen: Arr = np.clip(np.maximum(needed_hz, cpu.optimal_hz()), cpu.min_hz, cpu.max_hz)
+        needed_hz = np.divide(work.cycles, left_s, out=np.full(len(left_s), np.inf), where=left_s > 0)
+        chosen: Arr = np.clip(np.maximum(needed_hz, cpu.optimal_hz(work)), cpu.min_hz, cpu.max_hz)
         return chosen
 
 
