@@ -157,14 +157,14 @@ def print_links() -> None:
 
 
 def describe(entry: Profile | LinkProfile) -> dict[str, Any]:
-    """Return an entry of a catalogue as plain values: title, speed of a device, and quantities by name.
+    """Return an entry of a catalogue as plain values: title, trust and speed of a device, and quantities by name.
 
     A quantity has a value with its unit, an SI number, year, source, and `estimate`: the derivation of a number that
     the source does not give.
     """
     from edgesim.config.device_profiles import Profile
 
-    speed = {"flops_per_s": entry.flops_per_s} if isinstance(entry, Profile) else {}
+    speed = {"trust": entry.trust, "flops_per_s": entry.flops_per_s} if isinstance(entry, Profile) else {}
     quantities = {
         key: {
             "value": str(quantity.text),
@@ -189,7 +189,8 @@ def _print_quantities(entry: Profile | LinkProfile, as_json: bool) -> None:
         return
     rows = [{"quantity": key, **row} for key, row in described["quantities"].items()]
     headings = ("quantity", "value", "year", "source", "estimate")
-    print_table(rows, {heading: heading for heading in headings}, f"{entry.name}: {entry.title}")
+    trust = f" ({described['trust']})" if "trust" in described else ""
+    print_table(rows, {heading: heading for heading in headings}, f"{entry.name}: {entry.title}{trust}")
 
 
 # --- models ------------------------------------------------------------------------------------------------------

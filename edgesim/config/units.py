@@ -78,6 +78,8 @@ FLOP = [computation]
 watt = [power] = W
 joule = watt * second = J
 watt_hour = watt * hour = Wh
+volt = [voltage] = V
+farad = joule / volt / volt = F
 """
 _QUANTITY = re.compile(
     r"\s*(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
@@ -211,6 +213,8 @@ FlopsPerSecondOrInf: TypeAlias = Annotated[
 Watts: TypeAlias = Annotated[float, Unit("W", "a power", "0.5 W")]
 Joules: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh")]
 PositiveJoules: TypeAlias = Annotated[float, Unit("J", "an energy", "10 kJ", positive=True)]
+Volts: TypeAlias = Annotated[float, Unit("V", "a voltage", "0.85 V", positive=True)]
+Farads: TypeAlias = Annotated[float, Unit("F", "a capacitance", "436 pF", positive=True)]
 JoulesPerBit: TypeAlias = Annotated[float, Unit("J/bit", "an energy per bit", "50 nJ/bit")]
 LossRate: TypeAlias = Annotated[float, Ge(0), Lt(1)]  # of packets
 

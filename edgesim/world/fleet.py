@@ -135,7 +135,7 @@ class Fleet:
             hz = block.governor.choose(work, comm_s[at], deadline_s, cpu)
             busy_s = cpu.compute_s(work, hz)
             seconds[at] = block.slowdown.stretch(rows, busy_s, now_s[at], _some(draws, at))
-            joules[at] = cpu.compute_w(hz) * seconds[at]
+            joules[at] = cpu.mean_w(work, hz) * seconds[at]
         return seconds, joules
 
     def full_speed_s(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None) -> Arr:
@@ -145,6 +145,14 @@ class Fleet:
             work = block.work(rows, flops[at], amounts, at)
             seconds[at] = work.cycles / block.cpu.max_hz[rows] + work.memory_s
         return seconds
+
+    def full_speed_w(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None) -> Arr:
+        """Return the mean watts that computing adds to idle power at the highest frequency, shape (k,)."""
+        watts = np.empty(len(ids))
+        for block, at, rows in self._by_block(ids):
+            cpu = block.cpu.rows(rows)
+            watts[at] = cpu.mean_w(block.work(rows, flops[at], amounts, at), cpu.max_hz)
+        return watts
 
     def _by_block(self, ids: Ids) -> Iterator[tuple[DeviceBlock, Any, Ids]]:
         """Yield each block that has some of `ids`, where they are in `ids`, and their rows in the block."""
@@ -273,5 +281,13 @@ def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Powers, path: str) -
     if (above := min_hz > max_hz).any():
         found = f"{max_hz[above][0]:g} Hz" if given.frequency is not None else "none given"
         raise ConfigError(f"{path}.min_frequency: must be at most frequency, {found}, got {given.min_frequency:g} Hz")
-    columns = (min_hz, max_hz, cpu["cores"], powers.capacitance, powers.static_w)
-    return CpuArrays(*map(compact, columns))
+    share = np.broadcast_to(powers.memory_share, max_hz.shape)
+    return CpuArrays(
+        min_hz=compact(min_hz),
+        max_hz=compact(max_hz),
+        cores=compact(cpu["cores"]),
+        capacitance=compact(powers.capacitance),
+        static_w=compact(powers.static_w),
+        memory_share=compact(share),
+        curve=powers.curve,
+    )

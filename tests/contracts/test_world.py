@@ -51,6 +51,8 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("tariff", "series"): {"file": str(FILES / "prices.csv"), "of": "1 EUR/MWh"},
     ("tariff", "average"): {"of": "electricity", "place": "EU"},
     ("governor", "fixed"): {"frequency": "1 GHz"},
+    ("energy", "voltage"): {"points": [["0.5 GHz", "0.7 V"], ["3 GHz", "1.1 V"]], "capacitance": "400 pF"},
+    ("energy", "gpu"): {"limit": "20 W", "utilisation": {"uniform": [0.5, 1.0]}, "memory_share": 0.5},
     ("clock", "terms"): {"flops": "0.1 ns", "steps": "2 ms", "clocked": {"steps": 0.5}},
     ("battery", "rechargeable"): {
         "capacity": {"uniform": ["5 J", "50 J"]},

@@ -24,7 +24,7 @@ def governor(name: str, **fields: Any) -> Governor:
 
 
 def cpus(n: int, **columns: Any) -> CpuArrays:
-    typical = {"min_hz": 0.6e9, "max_hz": 2e9, "cores": 4, "capacitance": 1e-28, "static_w": 0.5}
+    typical = {"min_hz": 0.6e9, "max_hz": 2e9, "cores": 4, "capacitance": 1e-28, "static_w": 0.5, "memory_share": 1}
     return CpuArrays(**{name: np.broadcast_to(float(v), n) for name, v in {**typical, **columns}.items()})
 
 
@@ -37,6 +37,7 @@ def random_jobs() -> tuple[CpuArrays, np.ndarray, np.ndarray, np.ndarray]:
         cores=draw.integers(1, 9, JOBS).astype(float),
         capacitance=10 ** draw.uniform(-29, -26.5, JOBS),
         static_w=draw.uniform(0, 3, JOBS),
+        memory_share=np.ones(JOBS),
     )
     return cpu, draw.uniform(1e9, 5e11, JOBS), draw.uniform(0, 30, JOBS), draw.uniform(20, 600, JOBS)
 

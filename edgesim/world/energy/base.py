@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from edgesim.core.arrays import Arr
 from edgesim.core.rng import Key
+from edgesim.world.compute.governors.cpu import VoltageCurve
 
 
 class Powers(NamedTuple):
@@ -17,8 +18,10 @@ class Powers(NamedTuple):
     sleep_w: Arr  # of a device that cannot be reached, instead of idle power
     transmit_w: Arr  # added to idle power while bits are sent
     receive_w: Arr  # added to idle power while bits are received
-    capacitance: Arr  # J s^2, of one core
+    capacitance: Arr  # of one core: J s^2, with a voltage curve farads
     static_w: Arr  # of the whole CPU while it computes, added to idle power
+    memory_share: Arr | float = 1.0  # power while it waits for memory, as a share of dynamic and static power
+    curve: VoltageCurve | None = None  # common to the n devices; None: dynamic power is capacitance x f^3
 
 
 class EnergyPart(ABC):

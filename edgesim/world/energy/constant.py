@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from edgesim.config.units import PerDevice, Watts, draw
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
-from edgesim.core.limits import PositiveNumber
+from edgesim.core.limits import PositiveNumber, Share
 from edgesim.core.rng import Key
 from edgesim.world.energy.base import EnergyPart, Powers
 
@@ -24,7 +25,8 @@ class NoEnergy(EnergyPart):
 
     def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Powers:
         """Return powers of 0."""
-        return Powers(*(np.zeros(n) for _ in Powers._fields))
+        nothing = np.zeros(n)
+        return Powers(nothing, nothing, nothing, nothing, nothing, nothing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,21 +34,24 @@ class Radio(EnergyPart):
     """Common powers of the models: idle power, and the powers that transmitting and receiving add to it.
 
     `sleep`: power of a device that cannot be reached, instead of idle power. None: idle power.
+    `memory_share`: for a clock that knows seconds of memory.
     """
 
     idle: PerDevice[Watts] = 0.0  # drawn all the time
     sleep: PerDevice[Watts] | None = None
     transmit: PerDevice[Watts] = 0.0  # added to idle while bits are sent
     receive: PerDevice[Watts] = 0.0  # added to idle while bits are received
+    memory_share: PerDevice[Share] = 1.0  # of the power that computing adds, drawn while it waits for memory
 
-    def shared(self, n: int, key: Key, path: str) -> dict[str, Arr]:
-        """Return idle_w, sleep_w, transmit_w and receive_w of n devices, each of shape (n,)."""
+    def shared(self, n: int, key: Key, path: str) -> dict[str, Any]:
+        """Return idle_w, sleep_w, transmit_w, receive_w and memory_share of n devices, each of shape (n,)."""
         idle_w = draw(self.idle, n, key.at(0).numpy(), f"{path}.idle")
         return {
             "idle_w": idle_w,
             "sleep_w": idle_w if self.sleep is None else draw(self.sleep, n, key.at(5).numpy(), f"{path}.sleep"),
             "transmit_w": draw(self.transmit, n, key.at(1).numpy(), f"{path}.transmit"),
             "receive_w": draw(self.receive, n, key.at(2).numpy(), f"{path}.receive"),
+            "memory_share": draw(self.memory_share, n, key.at(6).numpy(), f"{path}.memory_share"),
         }
 
 
@@ -85,4 +90,24 @@ class Power(Radio):
         return Powers(**shared, capacitance=np.zeros(n), static_w=static_w)
 
 
-PLUGINS = {"none": NoEnergy, "cpu": CpuEnergy, "power": Power}
+@dataclass(frozen=True, kw_only=True)
+class GpuEnergy(Radio):
+    """Power of a GPU between idle and its limit, in proportion to its utilisation while it computes.
+
+    Seconds in which it waits for memory take `memory_share` of that.
+    """
+
+    limit: PerDevice[Watts]  # of the whole device at full utilisation, idle power included
+    utilisation: PerDevice[Share] = 1.0  # while it computes
+
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Powers:
+        """Return the powers of n devices. Raises ConfigError if the limit is below idle."""
+        shared = self.shared(n, key, path)
+        range_w = draw(self.limit, n, key.at(7).numpy(), f"{path}.limit") - shared["idle_w"]
+        if (range_w < 0).any():
+            raise ConfigError(f"{path}.limit: must be at least idle, found a device {-range_w.min():g} W below it")
+        utilisation = draw(self.utilisation, n, key.at(8).numpy(), f"{path}.utilisation")
+        return Powers(**shared, capacitance=np.zeros(n), static_w=utilisation * range_w)
+
+
+PLUGINS = {"none": NoEnergy, "cpu": CpuEnergy, "power": Power, "gpu": GpuEnergy}

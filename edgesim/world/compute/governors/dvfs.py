@@ -1,4 +1,4 @@
-"""Governors of dynamic voltage and frequency scaling: time of cycles falls as 1 / f, dynamic power rises as f^3."""
+"""Governors of dynamic voltage and frequency scaling: time of cycles falls as 1 / f, power rises faster than f."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class FixedFrequency(Governor):
 class EnergyOptimal(Governor):
     """The frequency of the fewest joules, whatever the deadline.
 
-    It is (static power / (2 capacitance cores))^(1/3) for work whose seconds all follow the clock, and lower for work
-    that waits for memory.
+    It is (static power / (2 capacitance cores))^(1/3) for dynamic power of capacitance x f^3 and work whose seconds all
+    follow the clock. Work that waits for memory has a lower one, and a voltage curve another one.
     """
 
     def check(self, cpu: CpuArrays, path: str) -> None:
@@ -69,7 +69,7 @@ class EnergyOptimal(Governor):
 
     def choose(self, work: CpuWork, comm_s: Arr, deadline_s: Arr | float, cpu: CpuArrays) -> Arr:
         """Return the frequencies, Hz, shape (k,)."""
-        return cpu.optimal_hz(work)
+        return cpu.best_hz(work)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +89,7 @@ class JustInTime(Governor):
         left_s = deadline_s - comm_s - work.memory_s
         # without time left even no work is late, and the highest frequency loses least
         needed_hz = np.divide(work.cycles, left_s, out=np.full(len(left_s), np.inf), where=left_s > 0)
-        chosen: Arr = np.clip(np.maximum(needed_hz, cpu.optimal_hz(work)), cpu.min_hz, cpu.max_hz)
-        return chosen
+        return cpu.best_hz(work, needed_hz)
 
 
 def _check_capacitance(cpu: CpuArrays, path: str) -> None:
