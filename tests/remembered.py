@@ -44,14 +44,19 @@ def remembering(really: Callable[..., CostProfile]) -> Callable[..., CostProfile
     cost_profiles: dict[Any, CostProfile] = {}
 
     def measured(
-        module: nn.Module, name: str, input_shape: Sequence[int], classes: int, objective: Objective = CLASSIFICATION
+        module: nn.Module,
+        name: str,
+        input_shape: Sequence[int],
+        classes: int,
+        objective: Objective = CLASSIFICATION,
+        kinds: bool = False,
     ) -> CostProfile:
         structure = structure_of(module)
         if structure is None:
-            return really(module, name, input_shape, classes, objective)
-        key = structure, name, tuple(input_shape), classes, objective
+            return really(module, name, input_shape, classes, objective, kinds)
+        key = structure, name, tuple(input_shape), classes, objective, kinds
         if key not in cost_profiles:
-            cost_profiles[key] = really(module, name, input_shape, classes, objective)
+            cost_profiles[key] = really(module, name, input_shape, classes, objective, kinds)
         return cost_profiles[key]
 
     return measured

@@ -468,6 +468,9 @@ def side_by_side(networks: Mapping[str, CostProfile]) -> SeveralProfiles:
         operations=tuple(work for profile in each for work in profile.operations),
         left_at_zero=tuple(dict.fromkeys(left for profile in each for left in profile.left_at_zero)),
         saved=tuple(kept for profile in each for kept in profile.saved),
+        work=tuple(cost for profile in each for cost in profile.work or ())
+        if all(profile.work is not None for profile in each)
+        else None,
         integer_buffer_bytes=sum(profile.integer_buffer_bytes for profile in each),
         step_forward_flops=sum(profile.step_forward_flops for profile in each),
         step_products=tuple(product for profile in each for product in profile.step_products),
@@ -512,5 +515,14 @@ def _prefixed(name: str, profile: CostProfile) -> CostProfile:
         saved=tuple(
             replace(kept, upstream=all_own(kept.upstream), groups=tuple(map(own, kept.groups)))
             for kept in profile.saved
+        ),
+        work=profile.work
+        and tuple(
+            replace(
+                cost,
+                upstream=None if cost.upstream is None else all_own(cost.upstream),
+                groups=tuple(map(own, cost.groups)),
+            )
+            for cost in profile.work
         ),
     )

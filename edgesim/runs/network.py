@@ -60,11 +60,13 @@ def network_of(
     known: CostProfile | None = None,
     objective: Objective | None = None,
     remedy: str = "give a data set",
+    kinds: bool = False,
 ) -> Network:
     """Return a network with its cost profile: `known`, cached, or else measured and then cached.
 
-    Shape, classes and objective default to the model's own. `remedy`: advice in the error if it has none.
-    Raises ConfigError if the network cannot be built or priced.
+    Shape, classes and objective default to the model's own. `remedy`: advice in the error if it has none. `kinds`:
+    with the kinds of work beside FLOPs, so that a profile without them does not count as known or cached. Raises
+    ConfigError if the network cannot be built or priced.
     """
     objective = _objective_of(model.value, objective)
     shape, classes = _input_of(model.value, model.name, shape, classes, remedy)
@@ -81,15 +83,15 @@ def network_of(
             for name, each in tensors
         ]
         own = "\n".join([repr(ready), *held])
-    follows_from = _identity(model, shape, classes, objective, own)
-    cost_profile = known
+    follows_from = _identity(model, shape, classes, objective, own, kinds)
+    cost_profile = None if known is None or (kinds and known.work is None) else known
     if cost_profile is None and follows_from is not None and (table := kept_table(PROFILES, follows_from)) is not None:
         with suppress(ConfigError):  # of a profile in another format
             cost_profile = CostProfile.from_json(json.dumps(table))
     if cost_profile is None:
         ready = make() if ready is None else ready
-        cost_profile = measured(ready, model.name, shape, classes, objective)
-        if follows_from is not None and follows_from == _identity(model, shape, classes, objective, own):
+        cost_profile = measured(ready, model.name, shape, classes, objective, kinds)
+        if follows_from is not None and follows_from == _identity(model, shape, classes, objective, own, kinds):
             keep_table(PROFILES, follows_from, json.loads(cost_profile.to_json()))
     elif ready is None:
         numbers = sum(layer.params + layer.buffers for layer in cost_profile.layers)
@@ -99,8 +101,11 @@ def network_of(
     return Network(cost_profile, partial(make, priced=True) if ready is None else lambda: ready)
 
 
-def charged_profile(scenario: Scenario, own: CostProfile, data: Dataset | None) -> CostProfile:
-    """Return the cost profile of the model that `cost` names, or else of the network itself. Raises ConfigError."""
+def charged_profile(scenario: Scenario, own: CostProfile, data: Dataset | None, kinds: bool = False) -> CostProfile:
+    """Return the cost profile of the model that `cost` names, or else of the network itself. Raises ConfigError.
+
+    `kinds`: with the kinds of work beside FLOPs.
+    """
     cost = scenario.cost.value
     if not isinstance(cost, As):
         return own
@@ -117,7 +122,8 @@ def charged_profile(scenario: Scenario, own: CostProfile, data: Dataset | None) 
         shape, classes = cost.input_shape, cost.classes
         if model.value.native_input_shape is None and data is not None:
             shape, classes = shape or data.input_shape, classes or data.classes
-        found.append(network_of(model, shape, classes, key, objective=scenario.objective.value).cost_profile)
+        network = network_of(model, shape, classes, key, objective=scenario.objective.value, kinds=kinds)
+        found.append(network.cost_profile)
     return charged(own, found[0], found[1], scenario.training.batch)
 
 
@@ -128,25 +134,31 @@ def cost_profile_of(
     classes: int | None,
     key: Key,
     objective: Objective | None = None,
+    kinds: bool = False,
 ) -> tuple[nn.Module, CostProfile]:
     """Build a network and measure its cost profile, without the cache.
 
-    Shape, classes and objective default to the model's own.
+    Shape, classes and objective default to the model's own. `kinds`: with the kinds of work beside FLOPs.
     """
     objective = _objective_of(model, objective)
     shape, classes = _input_of(model, name, data_shape, classes)
     module = _built(model, shape, classes, key, objective)
-    return module, measured(module, name, shape, classes, objective)
+    return module, measured(module, name, shape, classes, objective, kinds)
 
 
 @plain_torch()
 def measured(
-    module: nn.Module, name: str, shape: Sequence[int], classes: int, objective: Objective = CLASSIFICATION
+    module: nn.Module,
+    name: str,
+    shape: Sequence[int],
+    classes: int,
+    objective: Objective = CLASSIFICATION,
+    kinds: bool = False,
 ) -> CostProfile:
     """Measure the cost profile of a network, as `edgesim.learning.measure.step.measure` does."""
     from edgesim.learning.measure.step import measure
 
-    return measure(module, name, shape, classes, objective=objective)
+    return measure(module, name, shape, classes, objective=objective, kinds=kinds)
 
 
 def _input_of(
@@ -174,7 +186,7 @@ def _built(
 
 
 def _identity(
-    model: Chosen, shape: tuple[int, ...], classes: int, objective: Objective, own: str
+    model: Chosen, shape: tuple[int, ...], classes: int, objective: Objective, own: str, kinds: bool
 ) -> dict[str, Any] | None:
     """Return everything that decides a cost profile; None if it cannot be identified."""
     keys = {key: value for key, value in model.args.items() if key != "init_from"}
@@ -190,6 +202,7 @@ def _identity(
         "classes": classes,
         "objective": [type(objective).__qualname__, repr(objective)],
         "own": own,
+        "kinds": kinds,
         "follows_from": follows_from,
     }
 

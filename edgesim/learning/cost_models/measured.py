@@ -11,6 +11,7 @@ from edgesim.core.arrays import Arr
 from edgesim.core.cost_model import CostModel
 from edgesim.core.price_list import F32_BYTES, CostProfile, Include, Sparse
 from edgesim.core.task import Pass, Submodel
+from edgesim.core.work import UPDATE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,13 @@ class Measured(CostModel):
     def amounts(
         self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
     ) -> dict[str, Arr]:
-        """Return the amounts of all terms, each of shape (k,). See edgesim.core.cost_model.CostModel.
+        """Return the amounts of all kinds of work, each of shape (k,). See edgesim.core.cost_model.CostModel.
 
-        Steps, layers and parameter bytes belong to the SGD steps of training on the samples of local SGD. Other work
-        has only FLOPs.
+        Raises ValueError if the kinds of the network have not been measured.
         """
         submodel = work.submodel or submodel
+        if cost_profile.work is not None:
+            return self._by_kind(cost_profile, work, submodel, samples, steps)
         flops, convolution_flops = self.flops(cost_profile, work, submodel, samples, steps), np.zeros_like(samples)
         if work.kind in ("train", "forward"):
             per_sample = cost_profile.convolution_flops(submodel, self.sparse, forward_only=work.kind == "forward")
@@ -72,6 +74,24 @@ class Measured(CostModel):
             "linear_flops": flops - convolution_flops,
             "parameter_bytes": taken * F32_BYTES * cost_profile.submodel_params(submodel),
         }
+
+    def _by_kind(
+        self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
+    ) -> dict[str, Arr]:
+        flops = self.flops(cost_profile, work, submodel, samples, steps)
+        if work.kind not in ("train", "forward"):
+            return {"other_flops": flops}
+        done = work.times * _done(work, samples)
+        batches = work.times * (steps if work.samples is None else np.ones_like(steps))
+        amounts = {
+            kind: done * per_sample + batches * per_step
+            for kind, (per_sample, per_step) in cost_profile.amounts(submodel, work.kind == "forward").items()
+        }
+        amounts.update(flops=flops, samples=done, steps=batches)
+        if work.kind == "train" and work.samples is None:  # a pass over samples of its own updates nothing
+            params = cost_profile.submodel_params(submodel, trained_only=True)
+            amounts["update_bytes"] = work.updates * steps * (UPDATE_BYTES * params)
+        return amounts
 
 
 def _done(work: Pass, samples: Arr) -> Arr:

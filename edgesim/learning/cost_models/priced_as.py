@@ -64,13 +64,30 @@ class As(CostModel):
     def amounts(
         self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
     ) -> Mapping[str, Arr]:
-        """Return the amounts of all terms, each of shape (k,). See edgesim.core.cost_model.CostModel."""
+        """Return the amounts of all kinds of work, each of shape (k,). See edgesim.core.cost_model.CostModel.
+
+        A part does the same share of each kind as in the scenario's own network, or its share of the FLOPs if the own
+        network does no work of the kind.
+        """
         large, flops = _large(cost_profile), self.flops(cost_profile, work, submodel, samples, steps)
+        if work.kind == "flops":
+            return {"other_flops": flops}
         whole = Measured().amounts(large, replace(work, submodel=Submodel()), Submodel(), samples, steps)
-        share = 1.0 if work.kind == "flops" else _share(cost_profile, work, submodel)
-        once = {"steps", "convolutions", "linears"}  # overheads: a part has as many layers as the whole
-        amounts = {term: amount if term in once else share * amount for term, amount in whole.items()}
-        return {**amounts, "flops": flops, "linear_flops": flops - amounts["convolution_flops"]}
+        share = _share(cost_profile, work, submodel)
+        if large.work is None:
+            once = {"steps", "convolutions", "linears"}  # overheads: a part has as many layers as the whole
+            amounts = {term: amount if term in once else share * amount for term, amount in whole.items()}
+            return {**amounts, "flops": flops, "linear_flops": flops - amounts["convolution_flops"]}
+        part, all_parts = (
+            Measured().amounts(cost_profile, replace(work, submodel=of), of, samples, steps)
+            for of in (work.submodel or submodel, Submodel())
+        )
+        amounts = {}
+        for kind, amount in whole.items():
+            own = all_parts.get(kind, np.zeros_like(amount))
+            of_kind = np.divide(part.get(kind, 0.0 * own), own, out=np.full_like(own, share), where=own > 0)
+            amounts[kind] = of_kind * amount
+        return {**amounts, "flops": flops}
 
 
 def charged(cost_profile: CostProfile, large: CostProfile, carried: CostProfile, batch: int) -> CostProfile:

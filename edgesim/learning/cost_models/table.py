@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,11 +32,27 @@ class TableCost(CostModel):
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
         if work.kind != "train":
             return Measured().flops(cost_profile, work, submodel, samples, steps)
+        return self._ratio(work, submodel) * Measured().flops(cost_profile, _whole(work), Submodel(), samples, steps)
+
+    def amounts(
+        self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
+    ) -> Mapping[str, Arr] | None:
+        """Return the amounts of all kinds of work, each of shape (k,): of all but samples and steps the same ratio."""
+        if cost_profile.work is None:
+            return None
+        if work.kind != "train":
+            return Measured().amounts(cost_profile, work, submodel, samples, steps)
+        ratio = self._ratio(work, submodel)
+        whole = Measured().amounts(cost_profile, _whole(work), Submodel(), samples, steps)
+        return {kind: amount if kind in ("samples", "steps") else ratio * amount for kind, amount in whole.items()}
+
+    def _ratio(self, work: Pass, submodel: Submodel) -> float:
         width = (work.submodel or submodel).width
-        ratio = self.ratios[width - 1] if width else 1.0
-        return ratio * Measured().flops(
-            cost_profile, Pass(times=work.times, samples=work.samples), Submodel(), samples, steps
-        )
+        return self.ratios[width - 1] if width else 1.0
+
+
+def _whole(work: Pass) -> Pass:
+    return Pass(times=work.times, samples=work.samples)
 
 
 PLUGINS = {"table": TableCost}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edgesim.core.arrays import Arr
@@ -30,6 +31,20 @@ class X3(CostModel):
         if work.kind == "train":
             return 3.0 * measured.flops(cost_profile, replace(work, kind="forward"), submodel, samples, steps)
         return measured.flops(cost_profile, work, submodel, samples, steps)
+
+    def amounts(
+        self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
+    ) -> Mapping[str, Arr] | None:
+        """Return the amounts of all kinds of work, each of shape (k,): training does three times the forward work."""
+        if cost_profile.work is None:
+            return None
+        measured = Measured(sparse=self.sparse)
+        amounts = measured.amounts(cost_profile, work, submodel, samples, steps)
+        if work.kind != "train":
+            return amounts
+        forward = measured.amounts(cost_profile, replace(work, kind="forward"), submodel, samples, steps)
+        tripled = {kind: 3.0 * amount for kind, amount in forward.items()}
+        return tripled | {kind: amounts[kind] for kind in amounts.keys() & {"samples", "steps", "update_bytes"}}
 
 
 PLUGINS = {"x3": X3}

@@ -25,6 +25,7 @@ from edgesim.learning.measure.backward_flops import NodeFlops, node_flops
 from edgesim.learning.measure.channel_groups import Layout, find_groups
 from edgesim.learning.measure.elementwise import left_at_zero, merged, price_operations
 from edgesim.learning.measure.memory import saved_bytes
+from edgesim.learning.measure.work_kinds import work_costs
 from edgesim.learning.models.build import applied, on_meta, reason_of
 from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.models.trace import (
@@ -52,14 +53,17 @@ def measure(
     classes: int,
     batch: int = 2,
     objective: Objective = CLASSIFICATION,
+    kinds: bool = False,
 ) -> CostProfile:
     """Return the cost profile of a network in training mode. Its weights are neither read nor changed.
 
-    `input_shape`: shape of one sample. Raises ConfigError if the costs of the layers do not add up to the FLOPs
-    counted in a whole training step (forward, mean loss, backward), or if an operation has no price.
+    `input_shape`: shape of one sample. `kinds`: also measure the kinds of work beside FLOPs. Raises ConfigError if the
+    costs of the layers do not add up to the FLOPs counted in a whole training step (forward, mean loss, backward), or
+    if an operation has no price.
     """
     try:
-        return _measured(module, name, input_shape, classes, batch, objective)
+        found = _measured(module, name, input_shape, classes, batch, objective)
+        return replace(found, work=work_costs(module, input_shape, batch, objective)) if kinds else found
     except (NotMeasured, RuntimeError, ValueError, TypeError, AssertionError) as error:  # of torch or of the network
         named = name if type(objective) is type(CLASSIFICATION) else f"{name} with {type(objective).__name__}"
         raise ConfigError(f"model.name: {named} cannot be priced: {reason_of(error)}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -144,11 +145,18 @@ def _saving_hooks() -> Any:
 
 
 def trace_step(
-    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective = CLASSIFICATION
+    module: nn.Module,
+    input_shape: Sequence[int],
+    batch: int,
+    objective: Objective = CLASSIFICATION,
+    around: AbstractContextManager[Any] | None = None,
 ) -> Trace:
-    """Return the graph of a step of a network in training mode, with its mean loss. Its weights are not read."""
+    """Return the graph of a step of a network in training mode, with its mean loss. Its weights are not read.
+
+    `around`: the context in which the network and its loss run.
+    """
     data = torch.empty(batch, *input_shape, device="meta", requires_grad=True)
-    return _trace(module, on_meta(module), data, objective)
+    return _trace(module, on_meta(module), data, objective, around)
 
 
 def trace_on_cpu(
@@ -187,7 +195,13 @@ def grown(trace: Trace, larger: Trace) -> Collection[Node]:
     return {node for node, other in pairs if _shapes(node) != _shapes(other)}
 
 
-def _trace(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor, objective: Objective) -> Trace:
+def _trace(
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    data: Tensor,
+    objective: Objective,
+    around: AbstractContextManager[Any] | None = None,
+) -> Trace:
     running_norms: dict[Node, str] = {}
 
     def note(name: str, *called: Any) -> None:
@@ -198,7 +212,7 @@ def _trace(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor, objec
     kept = Keeper()
     given = data.clone()  # not a leaf, so that a network may change it in place
     try:
-        with kept.hooks(), _Follower(given) as followed:
+        with kept.hooks(), _Follower(given) as followed, around or nullcontext():
             loss = loss_of(module, weights, given, objective)
     finally:
         for hook in hooks:
