@@ -49,7 +49,11 @@ MUTATIONS = (
         "8.0 * float(j_per_bit[sent.device]) * sent.nbytes",
         "float(j_per_bit[sent.device]) * sent.nbytes",
     ),
-    Mutation("busy power counts idle power again", '- shared["idle_w"]', '+ shared["idle_w"]'),
+    Mutation(
+        "busy power counts idle power again",
+        'f"{path}.busy") - shared["idle_w"]',
+        'f"{path}.busy") + shared["idle_w"]',
+    ),
     Mutation(
         "a broken-off job is charged what it did not do",
         "(1.0 - compute) * prices.compute_s",
@@ -111,8 +115,8 @@ MUTATIONS = (
     Mutation("lost packets are sent again once at most", "packets * loss / (1.0 - loss)", "packets * loss"),
     Mutation(
         "peers mix when the first message is there, not the last",
-        "max(self.fetched_s, flow.ends_s)",
-        "min(self.fetched_s, flow.ends_s)",
+        "if flow.ends_s > self.fetched_s",
+        "if flow.ends_s < self.fetched_s",
     ),
     # protocols
     Mutation("sessions draw alike", "_WORD * session_word", "_WORD * 0", ("engine",)),

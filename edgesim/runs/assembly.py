@@ -170,10 +170,13 @@ def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile |
     key = Key(scenario.seed).at(Purpose.INIT, 0)
     shape, classes = (data.input_shape, data.classes) if data else (None, None)
     networks, models, objective = networks_of_devices(scenario), scenario.models, scenario.objective.value
+    kinds = scenario.needs_kinds
     if networks is None:
-        return network_of(models[0], shape, classes, key, known, objective)
+        return network_of(models[0], shape, classes, key, known, objective, kinds=kinds)
     named = zip(networks.names, models, strict=True)
-    return together({name: network_of(model, shape, classes, key, None, objective) for name, model in named})
+    return together(
+        {name: network_of(model, shape, classes, key, None, objective, kinds=kinds) for name, model in named}
+    )
 
 
 @plain_where_loaded()
@@ -202,7 +205,7 @@ def assemble(
     server_set = server_set_of(scenario, data)
     split, samples = partition(scenario, data, len(fleet), server_set, members)
     network = build(scenario, data)
-    cost_profile = charged_profile(scenario, network.cost_profile, data)
+    cost_profile = charged_profile(scenario, network.cost_profile, data, scenario.needs_kinds)
     cost_profile.check_batch("training.batch", scenario.training.batch)
     setting = Setting(
         cost_profile=cost_profile,

@@ -50,7 +50,7 @@ class Common:
         models = scenario.models
         if len(models) > 1:
             return build_network(scenario, data)
-        wanted = text_of([models[0].table(), scenario.canonical()["objective"], shape])
+        wanted = text_of([models[0].table(), scenario.canonical()["objective"], shape, scenario.needs_kinds])
         network = build_network(scenario, data, self._profiles.get(wanted))
         self._profiles[wanted] = network.cost_profile
         return network

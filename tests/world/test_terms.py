@@ -10,13 +10,16 @@ import pytest
 
 import edgesim
 from edgesim.config.load import load_scenario
+from edgesim.core.arrays import Arr
+from edgesim.core.cost_model import CostModel
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Draws, Key
-from edgesim.core.task import Order, Pass, Task
+from edgesim.core.task import Order, Pass, Submodel, Task
 from edgesim.core.work import PRICED
 from edgesim.core.workload import full_speed_s
 from edgesim.engine.history import expected_of
 from edgesim.engine.pricing import Pricer
+from edgesim.learning.cost_models.measured import Measured
 from edgesim.runs.estimate import estimate
 from edgesim.runs.simulate import simulate
 from edgesim.world.clocks.base import CpuSpeeds
@@ -29,6 +32,14 @@ BATCH, SAMPLES, STEPS = 20, 500, 25
 FLOPS = SAMPLES * (2 * (2 * 352_800 + 3 * 240_000) + 2 * 3 * (48_000 + 10_080 + 840))
 TERMS = {"name": "terms", "flops": "0.1 ns", "bytes": "0.4 ns", "samples": "1 us", "steps": "2 ms"}
 CLOCKED_S, MEMORY_S = 1e-10 * FLOPS + 1e-6 * SAMPLES + 2e-3 * STEPS, 4e-10 * 0.5 * FLOPS
+
+
+class FlopsAlone(CostModel):
+    """The measured FLOPs, and nothing about kinds of work."""
+
+    def flops(self, cost_profile: Any, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
+        """Return FLOPs as `measured` does."""
+        return Measured().flops(cost_profile, work, submodel, samples, steps)
 
 
 def lenet(cpu: dict[str, Any], **changes: Any) -> edgesim.Scenario:
@@ -92,8 +103,7 @@ def test_one_rate_is_the_usual_clock_to_the_last_bit() -> None:
     """Also where a cost model knows no kinds: then terms do not count."""
     plain = job_of(lenet({}))["compute_s"]
     assert plain == FLOPS / 9e9 == job_of(lenet({"clock": "flops"}))["compute_s"]
-    table = {"name": "table", "ratios": [1.0]}
-    assert job_of(lenet({"clock": TERMS}, cost=table))["compute_s"] == plain
+    assert job_of(lenet({"clock": TERMS}, cost="tests.world.test_terms:FlopsAlone"))["compute_s"] == plain
     parts = assemble(lenet({}))
     assert parts.setting.speeds is None and not parts.fleet.needs_kinds and not FlopsClock.needs_kinds
 
