@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
@@ -24,7 +24,16 @@ from edgesim.config.plugin_fields import Chosen, PartOf, check_keys, read_datacl
 from edgesim.config.prices import Payment
 from edgesim.config.strict_table import StrictTable
 from edgesim.config.toml_file import merged
-from edgesim.config.units import Delay, FlopsPerSecondOrInf, JoulesPerBit, PositiveJoules, Seconds, Watts, refusal
+from edgesim.config.units import (
+    BitsPerSecondOrInf,
+    Delay,
+    FlopsPerSecondOrInf,
+    JoulesPerBit,
+    PositiveJoules,
+    Seconds,
+    Watts,
+    refusal,
+)
 from edgesim.core.encoding import FLOAT32, NAMED_BITS, Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import SESSION_NAME
@@ -166,36 +175,51 @@ _Failures: TypeAlias = Annotated[
 _Point: TypeAlias = Annotated[tuple[float, float], Strict(False)]
 
 
-class Edges(StrictTable):
+class ServerTier(StrictTable):
+    """Aggregators of one tier between devices and server: rounds, speed and power of each."""
+
+    rounds: Annotated[Count, Le(1_000)] = 1  # rounds of each before it sends its model: kappa_2, ... of HierFAVG
+    protocol: Annotated[Chosen, PartOf("protocol")] = Field(  # protocol between each and those that it asks
+        default="sync", validate_default=True
+    )
+    asked: Annotated[Chosen, PartOf("selection")] = Field(  # selection of this tier's servers for a round above
+        default="all", validate_default=True
+    )
+    flops_per_s: FlopsPerSecondOrInf = float("inf")  # speed of each; inf: its work takes no time
+    workers: Count = 1  # workers of each, all with this speed, that share the updates of an aggregation
+    idle: Watts = 0.0  # power of each at all times
+    busy: Watts = 0.0  # power while it computes
+    energy_per_bit: JoulesPerBit = 0.0  # energy of data between this tier and the one that asks it
+    failures: _Failures = ()  # failures of each: restarts
+
+    @validator(mode="after")
+    def _busy_is_more(self) -> Self:
+        if self.flops_per_s < float("inf") and self.busy < self.idle:  # with infinite speed it is never busy
+            raise refusal_at("busy", f"must be at least idle, {self.idle:g} W, got {self.busy:g} W", self.busy)
+        return self
+
+
+class UpperTier(ServerTier):
+    """Servers that ask the servers of the tier below, neighbours together, such as regions above edge servers."""
+
+    servers: Count  # number of servers
+    up: BitsPerSecondOrInf = float("inf")  # rate of each server's link, towards the tier above
+    down: BitsPerSecondOrInf = float("inf")  # rate of each server's link, from the tier above
+    latency: Delay = 0.0  # latency of each server's link, in each direction
+
+
+class Edges(ServerTier):
     """Edge servers of `topology = tree`, each of which trains its devices in rounds of its own.
 
     The scenario's `selection` chooses the devices of each edge server's round, and the scenario's `protocol` is the
-    server's way of waiting for edge servers. The weight of an edge server's model is the number of samples behind it.
+    server's way of waiting for the highest tier. The weight of a model is the number of samples behind it.
     """
 
-    rounds: Annotated[Count, Le(1_000)] = 1  # rounds of an edge server before it sends its model: kappa_2 of HierFAVG
-    protocol: Annotated[Chosen, PartOf("protocol")] = Field(  # protocol between an edge server and its devices
-        default="sync", validate_default=True
-    )
-    asked: Annotated[Chosen, PartOf("selection")] = Field(  # selection of the edge servers of a round
-        default="all", validate_default=True
-    )
     assignment: Assignment = "neighbours"  # rule that assigns devices to edge servers
     positions: Annotated[tuple[_Point, ...], Strict(False), MinLen(1)] | None = None  # of edge servers, for "nearest"
     mobility: Annotated[Chosen, PartOf("mobility")] | None = None  # None: devices do not move
     handover: Handover = "old"  # edge server that gets the update of a device that has moved since
-    flops_per_s: FlopsPerSecondOrInf = float("inf")  # speed of an edge server; inf: its work takes no time
-    workers: Count = 1  # workers of an edge server, each with this speed, that share the updates of an aggregation
-    idle: Watts = 0.0  # power of an edge server at all times
-    busy: Watts = 0.0  # power while it computes
-    energy_per_bit: JoulesPerBit = 0.0  # energy of data on the links between edge servers and server
-    failures: _Failures = ()  # failures of each edge server: restarts
-
-    @validator(mode="after")
-    def _busy_is_more(self) -> Edges:
-        if self.flops_per_s < float("inf") and self.busy < self.idle:  # with infinite speed it is never busy
-            raise refusal_at("busy", f"must be at least idle, {self.idle:g} W, got {self.busy:g} W", self.busy)
-        return self
+    above: Annotated[tuple[UpperTier, ...], Strict(False), BeforeValidator(_one_or_more)] = ()  # tiers, from below
 
     @validator(mode="after")
     def _positions_where_needed(self) -> Edges:
@@ -203,6 +227,11 @@ class Edges(StrictTable):
             needs = "needs positions" if self.positions is None else "alone takes positions"
             raise refusal_at("positions", f"assignment 'nearest' {needs}, assignment is {self.assignment!r}", None)
         return self
+
+    @property
+    def tiers(self) -> tuple[tuple[str, ServerTier], ...]:
+        """Tiers of aggregators below the server, from below, each with its key in the scenario."""
+        return (("edges", self), *((f"edges.above.{place}", tier) for place, tier in enumerate(self.above)))
 
 
 # Keys of a scenario that all sessions share, because they belong to the world, the host or the run folder.

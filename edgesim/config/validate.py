@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from edgesim.config.plugins import plugins_of
+from edgesim.config.sections import UpperTier
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY, LabelKind
@@ -67,7 +68,7 @@ def sections(s: Scenario) -> Broken:
 
 def parts(s: Scenario) -> Broken:
     """Yield the broken rules about parts, before anything is built."""
-    return chain(_learning(s), _rounds(s), _server_step(s), _peers(s), _links(s))
+    return chain(_learning(s), _rounds(s), _server_step(s), _peers(s), _links(s), _tiers(s))
 
 
 def _learning(s: Scenario) -> Broken:
@@ -202,9 +203,25 @@ def _links(s: Scenario) -> Broken:
             yield "edges", f"{s.method.name} works among peers, who have no edge servers"
         if (count := topology.value.edge_servers) > devices:
             yield "topology.edge_servers", f"must be at most the {devices} devices of the fleet, got {count}"
-        if isinstance(edges.asked.value, Informed):
+
+
+def _tiers(s: Scenario) -> Broken:
+    """Yield the broken rules about the tiers of edge servers."""
+    if s.edges is None:
+        return
+    for key, protocol in ("protocol", s.protocol), *((f"{key}.protocol", tier.protocol) for key, tier in s.edges.tiers):
+        if protocol.value.own_clocks:
+            why = "is for devices that exchange models among themselves, found edge servers"
+            yield f"{key}.name", f"{protocol.name} {why}"
+    most, below = s.topology.value.edge_servers, "edge servers"
+    for key, tier in s.edges.tiers:
+        if isinstance(tier.asked.value, Informed):
             choice = "looks at devices; edge servers have all, uniform, poisson or stratified"
-            yield "edges.asked.name", f"{edges.asked.name} {choice}"
+            yield f"{key}.asked.name", f"{tier.asked.name} {choice}"
+        if isinstance(tier, UpperTier):
+            if tier.servers > most:
+                yield f"{key}.servers", f"must be at most the {most} {below} below, got {tier.servers}"
+            most, below = tier.servers, "servers of the tier"
 
 
 def powers(s: Scenario, *, sleeps: bool, draws_power: bool) -> Broken:

@@ -34,8 +34,8 @@ def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: Sha
     prices = Pricer(fleet, setting).prices(orders, 0.0, draws)  # refuses those that are too much
     merge_flops = setting.devices * averaging_flops(orders[:1], setting)[0]
     check_merge_s("server", merge_flops / scenario.server.flops_per_s)
-    if scenario.edges is not None:
-        check_merge_s("edges", merge_flops / scenario.edges.flops_per_s)
+    for key, tier in () if scenario.edges is None else scenario.edges.tiers:
+        check_merge_s(key, merge_flops / tier.flops_per_s)
     with np.errstate(all="ignore"):
         job_s = float((prices.down_s + prices.compute_s + prices.up_s).max())
         for key, watts in {

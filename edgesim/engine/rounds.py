@@ -178,7 +178,7 @@ class Rounds:
                 late=tally.late,
                 closed_by=closed_by,
                 deadline_s=deadline_s,
-                staleness_mean=tally.staleness_mean,
+                staleness_mean=tally.staleness / tally.used if tally.used else 0.0,
                 server_s=server_s,
                 flops=spent.flops,
                 down_bytes=spent.down_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import simpy
@@ -38,13 +38,13 @@ from edgesim.world.failures.base import Failure
 
 @dataclass
 class Edge:
-    """Part of an edge server's session: its place, its devices, and what it shares with other edge servers."""
+    """Part of an edge server's session: its place, those below it, and what it shares with other edge servers."""
 
-    index: int
+    index: int  # among the servers of all tiers
     node: int  # of the topology
-    members: np.ndarray  # which devices it may ask now, bool, shape (devices,)
+    members: np.ndarray  # which devices, or servers of the tier below, it may ask now, bool, shape (those below,)
     trained: TrainedModels
-    presence: Presence  # of devices
+    presence: Presence  # of those below
     failures: Failure | None  # of its own: restarts
     cloud_round: Callable[[], int]  # rounds of the server so far
     hand_over: Callable[[Completion, int], None]  # to the edge server that a device moved to; its row in the table
@@ -65,17 +65,8 @@ def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Disp
     )
 
 
-class Tally(NamedTuple):
-    """Jobs of devices that ended in a round; of them those merged and those late; mean staleness of the merged."""
-
-    asked: int
-    used: int
-    late: int
-    staleness_mean: float
-
-
 class Session:
-    """One federated training on a world, as one aggregator sees it: the server, or an edge server.
+    """One federated training on a world, as one aggregator sees it: the server, or an edge server of any tier.
 
     Others may share the world.
     """
@@ -333,10 +324,13 @@ class Session:
         assert isinstance(self.below, EdgeServers)
         down_s, work_s, up_s = usage.seconds
         down_bytes, up_bytes = int(usage.shares[0] * job.prices.down_bytes), int(usage.shares[2] * job.prices.up_bytes)
+        round_, asked_by = (job.round, -1) if self.edge is None else (self.edge.cloud_round(), self.edge.index)
         return EdgeJobRow(
             order=job.id,
-            edge=job.device,
-            round=job.round,
+            edge=self.below.first + job.device,
+            tier=self.below.tier,
+            asked_by=asked_by,
+            round=round_,
             base_version=job.base.version,
             sent_s=job.sent_s,
             down_s=down_s,
@@ -356,17 +350,14 @@ class Session:
             link_j=8.0 * self.below.j_per_bit * down_bytes + 8.0 * self.below.j_per_bit * up_bytes,
         )
 
-    def tally(self, completions: Sequence[Completion]) -> Tally:
+    def tally(self, completions: Sequence[Completion]) -> OrderReport:
         """Return the counts of jobs of devices that ended in a round. Late orders to edge servers merged none."""
         used = [each for each in completions if each.outcome in DELIVERED]
         if isinstance(self.below, EdgeServers):
             reports = {each.job.id: self.below.reports.pop(each.job.id) for each in completions}
-            merged = [reports[each.job.id] for each in used]
+            merged = sum((reports[each.job.id] for each in used), OrderReport())
             asked, late = sum(each.asked for each in reports.values()), sum(each.late for each in reports.values())
-            return _tally(asked, sum(each.used for each in merged), late, sum(each.staleness for each in merged))
+            return merged._replace(rounds=1, asked=asked, late=late, server_s=0.0)
+        samples = 0 if self.edge is None else sum(int(self.setting.samples[each.job.device]) for each in used)
         late = sum(each.outcome == "late" for each in completions)
-        return _tally(len(completions), len(used), late, sum(each.staleness for each in used))
-
-
-def _tally(asked: int, used: int, late: int, staleness: float) -> Tally:
-    return Tally(asked, used, late, staleness / used if used else 0.0)
+        return OrderReport(1, len(completions), len(used), late, sum(each.staleness for each in used), samples)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isfinite
 
 import numpy as np
@@ -172,7 +173,7 @@ class World:
 
     def _work(self, edge: int | None, workers_s: Sequence[float]) -> Iterator[ServerUse]:
         """Yield what each worker added to idle power; all began when the longest did, which has worked until now."""
-        work_j = self.ledger.server_work_j if edge is None else self.ledger.edge_work_j
+        work_j = self.ledger.server_work_j if edge is None else partial(self.ledger.edge_work_j, edge)
         for from_s, to_s in spans(workers_s, self.now_s):
             yield ServerUse(SERVER, edge, work_j(to_s - from_s), from_s, to_s)
 

@@ -1,22 +1,23 @@
-"""Learning over a tree of aggregators: edge servers run the method, and the server averages their models."""
+"""Learning over a tree of aggregators: edge servers run the method, and those above them average models."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from edgesim.core.job import DELIVERED, Completion, Job
-from edgesim.core.learner import AggregationFacts, ServerStep
+from edgesim.core.learner import AggregationFacts, Answer, Ready, ServerStep
 from edgesim.core.method import ServerContext
 from edgesim.core.rng import Purpose
 from edgesim.core.task import Plan, Task
-from edgesim.core.update import AVERAGED, SERVER, ModelRef, ModelState, Update
+from edgesim.core.update import AVERAGED, ModelRef, ModelState, Update
 from edgesim.core.view import View
 from edgesim.execution.graph import Node
 from edgesim.execution.learner import FederatedLearner
 from edgesim.execution.pending_answer import PendingAnswer
 
-ORDER = Task(name="edge")  # the server's order to an edge server: the whole model there and back, no training steps
+ORDER = Task(name="edge")  # an order to an edge server: the whole model there and back, no training steps
 
 
 class _Handed(NamedTuple):
@@ -27,11 +28,11 @@ class _Handed(NamedTuple):
     samples: int
 
 
-class EdgeLearner(FederatedLearner):
-    """The method at one edge server. It shares devices, models and graph with the server and all other edge servers."""
+class LearnerBelow(FederatedLearner):
+    """A learner below the server's. It shares devices, models and graph with the server and all others below it."""
 
     def __init__(self, cloud: CloudLearner, index: int, node: int) -> None:
-        """`index`: its place among edge servers; the first one draws the same random numbers as a single server."""
+        """`index`: its place among the servers of all tiers; the first draws the random numbers of a single server."""
         key = cloud._key
         super().__init__(
             cloud.method,
@@ -44,19 +45,14 @@ class EdgeLearner(FederatedLearner):
             owner=node,
             decides=key.at(Purpose.EDGES, index) if index else key,
         )
-        self.facts: list[Node] = []  # of its aggregations since the last aggregation of the server
         self._cloud = cloud
 
     def adopt(self, model: ModelRef) -> None:
-        """Replace its model by the server's."""
+        """Replace its model by one of the aggregator above."""
         if self.trains:
             node = self._models.get(model)
             self._models.release(self.model)
             self._models.put(self.model, node)
-
-    def cancel(self, completions: Sequence[Completion]) -> None:
-        """Forget jobs that did not deliver, except jobs whose update goes to another edge server."""
-        super().cancel([each for each in completions if each.outcome != "moved" or each.job.to is None])
 
     def save(self, settle: Callable[[], Any]) -> None:
         """Save nothing: the server does."""
@@ -66,38 +62,42 @@ class EdgeLearner(FederatedLearner):
         """The node of its newest model; None without training."""
         return self._models.get(self.model) if self.trains else None
 
+
+class EdgeLearner(LearnerBelow):
+    """The method at one edge server."""
+
+    def __init__(self, cloud: CloudLearner, index: int, node: int) -> None:
+        """The arguments are those of `LearnerBelow`."""
+        super().__init__(cloud, index, node)
+        self.facts: list[Node] = []  # of its aggregations since the last aggregation of the server
+
+    def cancel(self, completions: Sequence[Completion]) -> None:
+        """Forget jobs that did not deliver, except jobs whose update goes to another edge server."""
+        super().cancel([each for each in completions if each.outcome != "moved" or each.job.to is None])
+
     def _look_up_values(self, newest: Node) -> None:
         """Note the facts of the aggregation, which the server's aggregation will report."""
         self.facts.append(self.graph.computed(self.memo.name("facts", newest.id), lambda made: made.step, newest))
         self._cloud._look_up_values(newest)
 
 
-class CloudLearner(FederatedLearner):
-    """The server above edge servers: its plans are orders to them, and it aggregates their models.
+class AveragingLearner(FederatedLearner, ABC):
+    """An aggregator above edge servers: its plans are orders to them, and it aggregates their models.
 
     If it waits for edge servers in rounds, the new model is the mean of the models received, weighted by samples.
-    If it takes models as they arrive (`absolute` False), each moves the server's model by its difference to the model
-    from which the edge server started, weighted by its share of the samples of all edge servers.
+    If it takes models as they arrive (`absolute` False), each moves the aggregator's model by its difference to the
+    model from which the edge server started, weighted by its share of the samples of all edge servers.
     Source: Liu et al., "Client-Edge-Cloud Hierarchical Federated Learning" (2020), algorithm 1, for the mean.
     """
 
-    absolute = True
-    _samples_of_edges: Sequence[int] = ()
-
-    def set_up(self, absolute: bool, samples_of_edges: Sequence[int]) -> None:
+    def merge_as(self, absolute: bool, samples_of_edges: Sequence[int]) -> None:
         """Set the way of aggregation; `samples_of_edges`: samples of all devices of each edge server."""
         self.absolute, self._samples_of_edges = absolute, samples_of_edges
-        self._handed: dict[int, _Handed] = {}
-        self._edges: list[EdgeLearner] = []
-
-    def edge(self, index: int, node: int) -> EdgeLearner:
-        """Create the learner of an edge server; calls must be in the order of `index`."""
-        self._edges.append(EdgeLearner(self, index, node))
-        return self._edges[-1]
+        self.handed: dict[int, _Handed] = {}  # models that have come and are not aggregated yet, by order
 
     def plan(self, view: View) -> Plan:
         """Return orders to the edge servers that the scenario's selection chooses."""
-        return Plan.of_one_task(view.choose(self._key.at(Purpose.EDGES, view.round, view.exchange)).tolist(), ORDER)
+        return Plan.of_one_task(view.choose(self._decides.at(Purpose.EDGES, view.round, view.exchange)).tolist(), ORDER)
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Pin the models that go to edge servers."""
@@ -105,15 +105,15 @@ class CloudLearner(FederatedLearner):
             for job in jobs:
                 self._models.pin(job.base)
 
-    def hand_in(self, job: Job, edge: EdgeLearner, samples: int) -> None:
+    def hand_in(self, job: Job, edge: LearnerBelow, samples: int) -> None:
         """Take the model that an edge server sends for an order; `samples`: the samples of its training."""
         base = self._models.get(job.base) if self.trains else None
-        self._handed[job.id] = _Handed(edge.newest, base, samples)
+        self.handed[job.id] = _Handed(edge.newest, base, samples)
 
     def cancel(self, completions: Sequence[Completion]) -> None:
         """Forget orders that delivered no model."""
         for completion in completions:
-            self._handed.pop(completion.job.id, None)
+            self.handed.pop(completion.job.id, None)
             if self.trains:
                 self._models.release(completion.job.base)
 
@@ -121,47 +121,29 @@ class CloudLearner(FederatedLearner):
         """Do nothing: a round is a single order."""
 
     def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
-        """Average the models of edge servers that were trained on samples; report the facts of their aggregations."""
+        """Average the models of edge servers that were trained on samples."""
         came = sorted((each for each in completions if each.outcome in DELIVERED), key=lambda each: each.job.id)
-        handed = [self._handed.pop(each.job.id) for each in came]
+        handed = [self.handed.pop(each.job.id) for each in came]
         used = [(each, model) for each, model in zip(came, handed, strict=True) if model.samples]
+        version = self.model._replace(version=self.model.version + bool(used))
         if not self.trains:
-            self.model = self.model._replace(version=self.model.version + bool(used))
-            return ServerStep(self.model)
-        old = self._models.get(self.model)
-        made = self._mean(used, old, view)
-        has_model = bool(used)
-        told = [(edge, node) for edge, each in enumerate(self._edges) for node in each.facts]
-        for each in self._edges:
-            each.facts.clear()
-
-        def make_facts(_: ModelState, *facts: AggregationFacts) -> AggregationFacts:
-            metrics = {
-                f"edge{edge}.{name}": value
-                for (edge, _), each in zip(told, facts, strict=True)
-                for name, value in each.metrics.items()
-            }
-            return AggregationFacts(has_model, 0.0, metrics)
-
-        id_ = self.memo.name("facts of edges", made.id, [(edge, node.id) for edge, node in told], has_model)
-        facts = self.graph.computed(id_, make_facts, made, *(node for _, node in told))
-        wanted = [facts, made, *(edge._state for edge in self._edges), *self._kept.values()]
-        step: PendingAnswer[AggregationFacts] = self._ask(facts.id, facts, wanted)
+            self.model = version
+            return ServerStep(version)
+        made = self._mean(used, self._models.get(self.model), view)
+        newest, facts = self._facts(made, bool(used))
         self._round = view.round
         if used:
             self._models.release(self.model)
-            self.model = ModelRef(SERVER, self.model.version + 1)
-            self._models.put(self.model, made)
+            self.model = version
+            self._models.put(version, made)
         for completion in came:
             self._models.release(completion.job.base)
-        self._look_up_values(facts)
-        step.then(lambda _: self._report(made))
-        return ServerStep(self.model, self._answer(step))
+        self._look_up_values(newest)
+        return ServerStep(self.model, self._answer(facts))
 
-    def _nodes(self) -> list[Node]:
-        handed = [node for each in self._handed.values() for node in (each.model, each.base) if node is not None]
-        of_edges = [node for edge in self._edges for node in (edge._state, *edge.facts)]
-        return [*super()._nodes(), *handed, *of_edges]
+    @abstractmethod
+    def _facts(self, made: Node, has_model: bool) -> tuple[Node, Answer[AggregationFacts]]:
+        """Return the node that names an aggregation, and its facts; `made`: of the mean."""
 
     def _mean(self, used: Sequence[tuple[Completion, _Handed]], old: Node, view: View) -> Node:
         if not used:
@@ -184,8 +166,65 @@ class CloudLearner(FederatedLearner):
             return _mean_of_models(model, [*updates, *still], counts, server)
 
         named = [(each.job.device, weight) for (each, _), weight in zip(used, weights, strict=True)]
-        id_ = self.memo.name("mean of edges", old.id, absolute, absent, named, [node.id for node in pairs])
+        id_ = self.memo.name("mean of edges", *self._self, old.id, absolute, absent, named, [node.id for node in pairs])
         return self.graph.computed(id_, make, old, *pairs)
+
+
+class TierLearner(LearnerBelow, AveragingLearner):
+    """A server above edge servers and below the server: it adopts a model, and averages the models that come to it."""
+
+    def _facts(self, made: Node, has_model: bool) -> tuple[Node, Answer[AggregationFacts]]:
+        """Return facts that need no value: the mean is computed when those below train from it, or the server's is."""
+        return made, Ready(AggregationFacts(has_model))
+
+    def _look_up_values(self, newest: Node) -> None:
+        self._cloud._look_up_values(newest)
+
+
+class CloudLearner(AveragingLearner):
+    """The server above all aggregators."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._edges: list[EdgeLearner] = []
+        self._tiers: list[TierLearner] = []
+
+    def edge(self, index: int, node: int) -> EdgeLearner:
+        """Create the learner of an edge server; calls must be in the order of `index`."""
+        self._edges.append(EdgeLearner(self, index, node))
+        return self._edges[-1]
+
+    def above_edges(self, index: int, node: int) -> TierLearner:
+        """Create the learner of a server above edge servers; `index`: its place among the servers of all tiers."""
+        self._tiers.append(TierLearner(self, index, node))
+        return self._tiers[-1]
+
+    def _facts(self, made: Node, has_model: bool) -> tuple[Node, Answer[AggregationFacts]]:
+        """Return the facts of the aggregations of edge servers since the last one here."""
+        told = [(edge, node) for edge, each in enumerate(self._edges) for node in each.facts]
+        for each in self._edges:
+            each.facts.clear()
+
+        def make_facts(_: ModelState, *facts: AggregationFacts) -> AggregationFacts:
+            metrics = {
+                f"edge{edge}.{name}": value
+                for (edge, _), each in zip(told, facts, strict=True)
+                for name, value in each.metrics.items()
+            }
+            return AggregationFacts(has_model, 0.0, metrics)
+
+        id_ = self.memo.name("facts of edges", made.id, [(edge, node.id) for edge, node in told], has_model)
+        facts = self.graph.computed(id_, make_facts, made, *(node for _, node in told))
+        wanted = [facts, made, *(edge._state for edge in self._edges), *self._kept.values()]
+        step: PendingAnswer[AggregationFacts] = self._ask(facts.id, facts, wanted)
+        step.then(lambda _: self._report(made))
+        return facts, step
+
+    def _nodes(self) -> list[Node]:
+        above = [handed for each in (self, *self._tiers) for handed in each.handed.values()]
+        handed = [node for each in above for node in (each.model, each.base) if node is not None]
+        of_edges = [node for edge in self._edges for node in (edge._state, *edge.facts)]
+        return [*super()._nodes(), *handed, *of_edges]
 
 
 def _mean_of_models(

@@ -330,7 +330,7 @@ class FederatedLearner:
             self.graph.go_on()
         return PendingAnswer(self.graph, self.memo, id_, self._round, known, node)
 
-    def _answer(self, asked: PendingAnswer[_T]) -> Answer[_T]:
+    def _answer(self, asked: Answer[_T]) -> Answer[_T]:
         """Return an answer, computed at once unless the backend works in parallel."""
         if not self.rounds_ahead:
             asked.get()

@@ -150,8 +150,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
     # One row per device over the whole run. Bytes are those received and sent; the server has none.
     "devices": {
-        "device": INT,  # id of the device; -2, -3, ...: edge servers
-        "kind": TEXT,  # name of its fleet block, or `edge` or `server`
+        "device": INT,  # id of the device; -2, -3, ...: edge servers, then the servers of the tiers above them
+        "kind": TEXT,  # name of its fleet block, `edge`, `tier2` (servers that ask edge servers), ..., or `server`
         "level": INT,  # the scenario's capability label
         "jobs": INT,  # jobs that it was asked to do
         "ok_jobs": INT,  # jobs of these with the outcome `ok` or `partial`
@@ -181,12 +181,15 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         **COSTS,
         **_SESSION,
     },
-    # One row per order of the server to an edge server to take its model, train it over its devices and send it back.
+    # One row per order to an edge server to take a model, train it over its devices and send it back. Servers of tiers
+    # above get orders too, and train the model over the servers below them.
     "edges": {
         "order": INT,  # number of the order, in the order of requests
-        "edge": INT,  # number of the edge server
-        "round": INT,  # rounds that were closed when it was asked
-        "base_version": INT,  # global models so far when it was asked
+        "edge": INT,  # number of the edge server; servers of tiers above have the next numbers
+        "tier": INT,  # tier of this server: 1 for edge servers, 2 for the servers that ask them, and so on
+        "asked_by": INT,  # number of the server of the tier above that asked; -1: the server itself
+        "round": INT,  # rounds of the server itself that were closed when it was asked
+        "base_version": INT,  # models of the server that asked so far, the last of which it starts from
         "sent_s": REAL,  # when it was asked
         "down_s": REAL,  # seconds until it had the model: latency and transfer
         "work_s": REAL,  # seconds of its rounds, and of its own work on them
@@ -213,6 +216,8 @@ LATER_TABLES = frozenset({"costs", "edges"})
 LATER_COLUMNS: Mapping[str, float | str] = {
     **dict.fromkeys(COSTS | _TOTAL_COSTS, 0.0),
     "edge": -1,
+    "tier": 1,
+    "asked_by": -1,
     **dict.fromkeys(_SESSION, ONE_SESSION),
 }
 

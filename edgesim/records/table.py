@@ -215,6 +215,8 @@ class EdgeJobRow(NamedTuple):
 
     order: int
     edge: int
+    tier: int
+    asked_by: int
     round: int
     base_version: int
     sent_s: float

@@ -144,7 +144,8 @@ def cost_by(run: RecordedRun, by: str) -> pd.DataFrame:
         number = sums["round"].astype("Int64")
         return sums.assign(round=number.where(number >= 0) + 1)
     if by == "device":
-        edges = {row: f"edge server {FIRST_EDGE_ROW - row}" for row in sums["device"] if row <= FIRST_EDGE_ROW}
+        kinds = zip(run.devices["device"], run.devices["kind"], strict=True)
+        edges = {row: f"{kind} server {FIRST_EDGE_ROW - row}" for row, kind in kinds if row <= FIRST_EDGE_ROW}
         names = edges | {SERVER_ROW: "server"}
         sums["device"] = sums["device"].map(lambda device: names.get(device, str(device)))
     return sums.sort_values(["cost", "co2e_g"], ascending=False, kind="stable").reset_index(drop=True)

@@ -41,7 +41,7 @@ from edgesim.runs.assembly import Assembly, Build, Load, build_network, load_dat
 from edgesim.runs.recording import Recording, provenance
 from edgesim.runs.table_spill import JobCounts, Released
 from edgesim.runs.training import RunningTraining, assemble_all, open_backends
-from edgesim.runs.tree import edge_power
+from edgesim.runs.tree import edge_kinds, edge_power
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
 from edgesim.world.prices.ledger import CostLedger
@@ -177,7 +177,9 @@ class Simulation:
         counts = self._job_counts(committed_only=spent is not None)
         return {
             "device": np.concatenate([np.arange(n), FIRST_EDGE_ROW - np.arange(edges), [SERVER_ROW]]),
-            "kind": np.concatenate([np.array(fleet.kinds, dtype=object)[fleet.kind], ["edge"] * edges, ["server"]]),
+            "kind": np.concatenate(
+                [np.array(fleet.kinds, dtype=object)[fleet.kind], edge_kinds(self.scenario), ["server"]]
+            ),
             "level": np.append(fleet.level, [0] * (edges + 1)),
             "jobs": np.append(counts.jobs, [0] * (edges + 1)),
             "ok_jobs": np.append(counts.ok_jobs, [0] * (edges + 1)),

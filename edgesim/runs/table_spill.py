@@ -157,13 +157,10 @@ class Releasing:
         self._due[name] = held + PART_ROWS // 4 if held >= PART_ROWS else PART_ROWS  # retry once there are more rows
 
     def _release_rows(self, name: str, folder: RunFolder) -> None:
-        training, table, buffer = self._training, self._training.tables[name], self._training.session.server_buffer
-        amendable = None  # first row that may still change
-        if name == "jobs":
-            amendable = (training.tree or buffer).first_row
-        elif table is training.session.rows:
-            amendable = buffer.first_row
-        final = table.committed if amendable is None else min(table.committed, amendable)
+        training, table = self._training, self._training.tables[name]
+        buffers = [each.server_buffer for each in training.sessions if each.rows is table]
+        amendable = [row for buffer in buffers if (row := buffer.first_row) is not None]  # rows that may still change
+        final = min([table.committed, *amendable])
         while final - (since := training.released.rows(name)) >= PART_ROWS:
             part = self._part(folder, name, table.frame(since=since, until=since + PART_ROWS))
             if name == "jobs":

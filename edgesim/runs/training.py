@@ -151,9 +151,14 @@ class RunningTraining:
         )
 
     @property
+    def sessions(self) -> list[Session]:
+        """Sessions of all aggregators, the server's last."""
+        return [*([] if self.tree is None else self.tree.sessions), self.session]
+
+    @property
     def asks_devices(self) -> Session:
         """A session that asks devices: the server's, or with edge servers the session of the first."""
-        return self.session if self.tree is None else self.tree.sessions[0]
+        return self.sessions[0]
 
     def begin(self) -> SessionProcess:
         """Start the protocol and the timers of its stop rules in the world, whose clock has not started."""

@@ -57,6 +57,7 @@ ABOUT_SEVERAL = {
         "one_draw": "draws that do not depend on how the engine asks",
         "peer_physics": "batteries, outages and partial work of peers",
         "physics": "batteries, memory, frequencies and slow-downs in the event loop",
+        "server_tiers": "edge servers below edge servers",
         "shared_links": "jobs over shared links in the event loop",
         "tree_churn": "laws of random runs with edge servers",
     },

@@ -275,10 +275,12 @@ def test_a_restart_of_an_edge_server_loses_what_it_has() -> None:
 # --- answers ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_answered_by_one_before_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("above", [[], {"servers": 1, "rounds": 2}], ids=["edges", "tiers"])
+def test_a_run_is_answered_by_one_before_it(tmp_path: Path, above: Any) -> None:
     """Under other links nothing is trained again, and all is as if it were."""
-    first = edgesim.load(tree({"rounds": 2}, 2, method="scaffold"))
-    other = edgesim.load(tree({"rounds": 2, "flops_per_s": 1e6}, 2, method="scaffold"), ["network.up=2 Mbit/s"])
+    first = edgesim.load(tree({"rounds": 2, "above": above}, 2, method="scaffold"))
+    faster = {"rounds": 2, "flops_per_s": 1e6, "above": above}
+    other = edgesim.load(tree(faster, 2, method="scaffold"), ["network.up=2 Mbit/s"])
     answers = Answers(tmp_path / "kept")
     simulate(first, tmp_path / "first", answers=answers)
     seen = simulate(other, tmp_path / "seen", answers=answers)
@@ -412,6 +414,52 @@ def test_devices_that_roam(tmp_path: Path) -> None:
         ),
         ({"edges": {"rounds": 1001}}, "edges.rounds: must be less than or equal to 1000, got 1001"),
         ({"method": "dpsgd", "peers": "ring"}, "edges: dpsgd works among peers"),
+        ({"protocol": "gossip"}, "protocol.name: gossip is for devices that exchange models among themselves, found"),
+        ({"edges": {"above": 3}}, "edges.above.0: must be a table, got 3"),
+        ({"edges": {"above": {}}}, "edges.above.servers: is missing"),
+        ({"edges": {"above": {"servers": 0}}}, "edges.above.servers: must be greater than or equal to 1, got 0"),
+        ({"edges": {"above": {"count": 1}}}, "edges.above.count: unknown key"),
+        ({"edges": {"above": {"servers": 1, "latency": -1.0}}}, "edges.above.latency: "),
+        (
+            {"edges": {"above": {"servers": 1, "rounds": 1001}}},
+            "edges.above.rounds: must be less than or equal to 1000",
+        ),
+        (
+            {"edges": {"above": {"servers": 3}}},
+            "edges.above.0.servers: must be at most the 2 edge servers below, got 3",
+        ),
+        (
+            {"edges": {"above": [{"servers": 1}, {"servers": 2}]}},
+            "edges.above.1.servers: must be at most the 1 servers of the tier below, got 2",
+        ),
+        (
+            {"edges": {"above": {"servers": 1, "protocol": {"name": "over_selection", "keep": 3}}}},
+            "edges.above.0.protocol.keep: must be at most the 2 devices asked a round, found 3",
+        ),
+        (
+            {"edges": {"above": {"servers": 1, "protocol": "gossip"}}},
+            "edges.above.0.protocol.name: gossip is for devices that exchange models among themselves, found edge serv",
+        ),
+        (
+            {"edges": {"above": {"servers": 1, "asked": {"name": "uniform", "count": 2}}}},
+            "edges.above.0.asked.count: must be at most the 1 devices of the fleet, found 2",
+        ),
+        (
+            {"edges": {"above": {"servers": 1, "asked": {"name": "oort", "count": 1}}}},
+            "edges.above.0.asked.name: oort looks at devices; edge servers have all, uniform, poisson or stratified",
+        ),
+        (
+            {"edges": {"above": {"servers": 1, "failures": {"name": "crash", "mean_time": 1.0}}}},
+            "edges.above.0.failures.0.name: crash has to do with devices",
+        ),
+        (
+            {"edges": {"above": {"servers": 1, "flops_per_s": 1e-320}}},
+            "edges.above.0.flops_per_s: a merge of an edge server takes inf s",
+        ),
+        (
+            {"edges": {"above": {"servers": 1, "flops_per_s": 1e9, "idle": 2.0, "busy": 1.0}}},
+            "edges.above.busy: must be at least idle, 2 W, got 1 W",
+        ),
     ],
 )
 def test_bad_sections_are_refused_in_a_line(changed: dict[str, Any], says: str) -> None:
@@ -427,8 +475,12 @@ class Cut(Exception):
 
 @pytest.mark.parametrize(
     "edges",
-    [{"rounds": 2}, {"rounds": 2, "protocol": {"name": "buffered", "concurrency": 2, "buffer": 1}}],
-    ids=["rounds", "buffered"],
+    [
+        {"rounds": 2},
+        {"rounds": 2, "protocol": {"name": "buffered", "concurrency": 2, "buffer": 1}},
+        {"above": [{"servers": 2, "rounds": 2, "protocol": {"name": "buffered", "concurrency": 1, "buffer": 1}}]},
+    ],
+    ids=["rounds", "buffered", "tiers"],
 )
 def test_a_run_that_is_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edges: dict[str, Any]) -> None:
     """It ends as one that was left alone; what was trained before its checkpoint is not trained again."""

@@ -43,15 +43,21 @@ def in_rounds(asked: int) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+def at_top(below: int) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a strategy for protocols over so many edge servers, at least."""
+    return st.one_of(in_rounds(below), plugin("buffered", concurrency=[below], buffer=[1, below]))
+
+
 @st.composite
 def trees(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a run with one to three edge servers."""
+    """Draw a run with one to three edge servers, or with two tiers of servers."""
     given = draw(settings_of(server=True)) | {"network": draw(SHARED)}
     devices = sum(block["count"] for block in given["fleet"])
     servers = draw(st.integers(1, min(3, devices)))
     fewest = devices // servers  # devices of an edge server, at least
     at_edges = st.one_of(in_rounds(fewest), plugin("buffered", concurrency=[1, fewest], buffer=[1, 2]))
-    at_cloud = st.one_of(in_rounds(servers), plugin("buffered", concurrency=[servers], buffer=[1, servers]))
+    highest = draw(st.one_of(st.just(0), st.integers(1, servers)))  # servers of a tier above; 0: none
+    at_cloud = at_top(highest or servers)
     mobility = st.one_of(st.none(), plugin("markov", stay=[5, 30], roaming=[0.5, 1.0]))
     own = {
         "rounds": st.integers(1, 3),
@@ -64,6 +70,10 @@ def trees(draw: st.DrawFn) -> dict[str, Any]:
     edges = draw(st.fixed_dictionaries(own)) | draw(st.sampled_from([{}, busy]).flatmap(st.fixed_dictionaries))
     if edges["mobility"] is None:
         del edges["mobility"]
+    if highest:
+        tier = {"servers": st.just(highest), "protocol": at_top(servers // highest), "rounds": st.integers(1, 2)}
+        links = draw(st.sampled_from([{}, {"up": "40 kbit/s", "latency": 0.3, "energy_per_bit": 1e-6}]))
+        edges["above"] = draw(st.fixed_dictionaries(tier)) | links | {"failures": edges["failures"]}
     buffered = edges["protocol"]["name"] == "buffered"
     method = draw(st.sampled_from(["fedasync", "fedbuff"] if buffered else ["fedavg", "fedpmt"]))
     topology = draw(plugin("tree", edge_servers=[servers], **TREE))
@@ -121,11 +131,15 @@ def orders_keep_their_word(seen: Watched) -> None:
     """One that was done closed its rounds and moved the model both ways; rounds of the server count its jobs."""
     orders, edges = seen.orders, seen.given["edges"]
     done = orders[orders["outcome"] == "ok"]
-    assert (done["rounds"] == edges["rounds"]).all() and (orders["rounds"] <= edges["rounds"]).all()
+    given = [edges, *([edges["above"]] if "above" in edges else [])]  # by tier
+    for tier, most in enumerate((each["rounds"] for each in given), start=1):
+        assert (done.loc[done["tier"] == tier, "rounds"] == most).all()
+        assert (orders.loc[orders["tier"] == tier, "rounds"] <= most).all()
     sizes = set(done["down_bytes"]) | set(done["up_bytes"])
     assert len(sizes) <= 1 and (orders[["down_bytes", "up_bytes"]] <= max(sizes, default=np.inf)).all(axis=None)
     assert (orders["used"] + orders["late"] <= orders["asked"]).all()
-    joules = 8 * edges.get("energy_per_bit", 0.0) * (orders["down_bytes"] + orders["up_bytes"])
+    per_bit = orders["tier"].map({tier: each.get("energy_per_bit", 0.0) for tier, each in enumerate(given, start=1)})
+    joules = 8 * per_bit * (orders["down_bytes"] + orders["up_bytes"])
     assert orders["link_j"].to_numpy() == pytest.approx(joules.to_numpy(), rel=1e-9)
     assert (seen.rounds["used"] <= seen.rounds["asked"]).all()
     assert seen.rounds["asked"].sum() <= orders["asked"].sum()
@@ -142,12 +156,14 @@ def bytes_and_joules_add_up(seen: Watched) -> None:
     total_j = every[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].to_numpy().sum()
     total_j += jobs["link_j"].sum() + seen.orders["link_j"].sum()
     assert charged_j(ledger, seen.end_s) == pytest.approx(total_j, rel=1e-9)
-    of_edges = every[every["device"] < -1]
+    of_edges = every[every["kind"] == "edge"]
     assert len(of_edges) == seen.given["topology"]["edge_servers"]
     idle_w, busy_w = (seen.given["edges"].get(key, 0.0) for key in ("idle", "busy"))
     assert of_edges["idle_j"].to_numpy() == pytest.approx(idle_w * seen.end_s)
     assert of_edges["compute_j"].to_numpy() == pytest.approx((busy_w - idle_w) * of_edges["busy_s"].to_numpy())
-    assert of_edges["busy_s"].sum() >= seen.orders["server_s"].sum() - ROUNDING_S
+    of_tiers = every[every["device"] < -1]
+    assert len(of_tiers) == len(of_edges) + seen.given["edges"].get("above", {}).get("servers", 0)
+    assert of_tiers["busy_s"].sum() >= seen.orders["server_s"].sum() - ROUNDING_S
 
 
 LAWS = (

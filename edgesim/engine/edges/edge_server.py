@@ -1,4 +1,7 @@
-"""An edge server: it takes the server's model, runs rounds over its devices, and hands its own model back."""
+"""An edge server: it takes a model from above, runs rounds over its devices, and hands its own model back.
+
+A server of a tier above does the same over the edge servers below it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Any, Protocol
 
 import simpy
 
-from edgesim.core.job import DELIVERED, Completion, Job
+from edgesim.config.sections import ServerTier
+from edgesim.core.job import Completion, Job
 from edgesim.core.learner import Learner, ServerStep
 from edgesim.core.update import ModelRef
 from edgesim.engine.edges.edge_servers import OrderReport
@@ -21,44 +25,44 @@ class EdgeLearning(Learner, Protocol):
     """The learner of an edge server."""
 
     def adopt(self, model: ModelRef) -> None:
-        """Go on from the server's model, which takes the place of its own."""
+        """Go on from a model of the aggregator above, which takes the place of its own."""
 
 
 class CloudLearning(Learner, Protocol):
-    """The learner of a server above edge servers."""
+    """The learner of an aggregator above edge servers."""
 
     def hand_in(self, job: Job, edge: Any, samples: int) -> None:
         """Take the model that an edge server, by its learner, sends for an order; `samples`: behind it."""
 
 
 class EdgeServer:
-    """Runs its protocol over its devices; to the protocol it is what closes rounds, as `Rounds` of a server alone.
+    """Runs its protocol over those below; to the protocol it is what closes rounds, as `Rounds` of a server alone.
 
-    After so many rounds its model goes to the server, and it waits for the next order. Devices that still work for it
-    go on meanwhile. What is aggregated for an order that has been called off is given up when the next one begins.
+    After so many rounds its model goes up, and it waits for the next order. Jobs that still run for it go on
+    meanwhile. What is aggregated for an order that has been called off is given up when the next one begins.
     """
 
     def __init__(
         self,
         session: Session,
-        cloud: CloudLearning,
+        above: CloudLearning,
+        given: ServerTier,
+        key: str,
         *,
-        protocol: Any,
-        rounds: int,
-        flops_per_s: float,
-        workers: int,
         stopped: Callable[[], bool],
-        gives_up: Callable[[int], None],
+        gives_up: Callable[[], None],
     ) -> None:
-        """`stopped`: whether the run has ended; `gives_up`: told its place if it will never close a round again."""
+        """`given`: its tier, which is at `key` of the scenario; `stopped`: whether the run has ended.
+
+        `gives_up`: called if it will never close a round again.
+        """
         assert session.edge is not None
         self.session = session
-        self.index = session.edge.index
         self.node = session.edge.node
-        self._cloud = cloud
-        self._protocol = protocol
-        self._rounds = rounds
-        self._merges = Merges(session.world, session.setting, flops_per_s, workers, "edges", self.index)
+        self._above = above
+        self._protocol = given.protocol.value
+        self._rounds = given.rounds
+        self._merges = Merges(session.world, session.setting, given.flops_per_s, given.workers, key, session.edge.index)
         self._run_has_stopped = stopped
         self._gives_up = gives_up
         self._gave_up = False
@@ -89,8 +93,8 @@ class EdgeServer:
         return self._report
 
     def hand_in(self, job: Job) -> None:
-        """Give the model to the learner of the server."""
-        self._cloud.hand_in(job, self.session.learner, self._report.samples)
+        """Give the model to the learner of the aggregator above."""
+        self._above.hand_in(job, self.session.learner, self._report.samples)
 
     def run(self) -> Generator[Any, Any, None]:
         """Take order after order; one SimPy process."""
@@ -123,12 +127,12 @@ class EdgeServer:
     ) -> Generator[simpy.Event, Any, None]:
         """Charge the work of an aggregation; after the last round of an order hand the model over and wait for one."""
         check_closed_by(closed_by)
-        session, used = self.session, [each for each in completions if each.outcome in DELIVERED]
+        session = self.session
         server_s = yield from self._merges.run(result, completions)
         session.close_round(result, completions)
         session.round += 1
         session.exchange = 0
-        self._count(completions, used, server_s)
+        self._report += session.tally(completions)._replace(server_s=server_s)
         if self._job is None or self._report.rounds >= self._rounds:
             done, self._done, self._job = self._done, None, None
             if done is not None:
@@ -139,20 +143,8 @@ class EdgeServer:
         """Give up: no device can take part any more, ever."""
         if not self._gave_up:
             self._gave_up = True
-            self._gives_up(self.index)
+            self._gives_up()
 
     def settle(self) -> None:
         """Charge what it is at, as the run has ended."""
         self._merges.stop()
-
-    def _count(self, completions: Sequence[Completion], used: Sequence[Completion], server_s: float) -> None:
-        before, samples = self._report, self.session.setting.samples
-        self._report = OrderReport(
-            rounds=before.rounds + 1,
-            asked=before.asked + len(completions),
-            used=before.used + len(used),
-            late=before.late + sum(each.outcome == "late" for each in completions),
-            staleness=before.staleness + sum(each.staleness for each in used),
-            samples=before.samples + sum(int(samples[each.job.device]) for each in used),
-            server_s=before.server_s + server_s,
-        )

@@ -1,4 +1,4 @@
-"""Edge servers as the server sees them: they take orders, of which each is a job with legs like any other.
+"""Edge servers as the aggregators above see them: they take orders, of which each is a job with legs like any other.
 
 An order goes down the links to an edge server, is worked on in rounds of the edge server's own, and its model comes
 back up. Links are shared with the devices' transfers.
@@ -6,7 +6,7 @@ back up. Links are shared with the devices' transfers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, Protocol
@@ -32,15 +32,19 @@ _FIRST_NUMBER = -(2**60)  # of transfers from here downwards: those of jobs are 
 
 
 class OrderReport(NamedTuple):
-    """Work of an edge server for an order so far."""
+    """Jobs of devices that ended in rounds of an aggregator: for the order of an edge server, or in one round."""
 
     rounds: int = 0
     asked: int = 0
-    used: int = 0
+    used: int = 0  # and were merged
     late: int = 0
     staleness: float = 0.0  # sum over the used
-    samples: int = 0
+    samples: int = 0  # behind the used
     server_s: float = 0.0
+
+    def __add__(self, more: Any) -> OrderReport:
+        """Return the report of both together."""
+        return OrderReport(*(one + other for one, other in zip(self, more, strict=True)))
 
 
 class Worker(Protocol):
@@ -58,11 +62,11 @@ class Worker(Protocol):
         """Return the work done for its current order."""
 
     def hand_in(self, job: Job) -> None:
-        """Give the model to the learner of the server."""
+        """Give the model to the learner of the aggregator above."""
 
 
 class Backhaul(Transfer):
-    """A model between a server and an edge server. It takes energy in the network, charged as it ends."""
+    """A model between an edge server and the aggregator above. It takes energy in the network, charged as it ends."""
 
     __slots__ = ("_edges",)
 
@@ -91,7 +95,7 @@ class Backhaul(Transfer):
         """Return the energy of the network for what has moved up to now."""
         moved_bytes = self.air_bytes if self.until_s < inf else self._so_far()[1] * self.air_bytes
         joules = 8.0 * self._edges.j_per_bit * int(moved_bytes)
-        return ServerUse(NETWORK, self.trip.job.device, joules, self.since_s, self.driver.env.now)
+        return ServerUse(NETWORK, self._edges.first + self.trip.job.device, joules, self.since_s, self.driver.env.now)
 
 
 class OwnRounds(Leg):
@@ -145,13 +149,21 @@ class _UntilGivenUp(Availability):
 
 
 class EdgeServers(Participants):
-    """The edge servers below a server, and its orders to them."""
+    """The servers of a tier, and the orders to them."""
 
-    def __init__(self, world: World, workers: list[Worker], j_per_bit: float) -> None:
-        """`j_per_bit`: of the links between edge servers and server."""
+    def __init__(
+        self, world: World, workers: Sequence[Worker], j_per_bit: float, tier: int, first: int, counter: JobCounter
+    ) -> None:
+        """`j_per_bit`: of data between this tier and the one above; `tier`: 1 for edge servers, 2 above them, ...
+
+        `first`: number of the first server among those of all tiers, whose orders `counter` counts.
+        """
         super().__init__(world.driver, len(workers))
         self.world = world
         self.j_per_bit = j_per_bit
+        self.tier = tier
+        self.first = first
+        self.counter = counter
         self.reports: dict[int, OrderReport] = {}  # of orders that the server has not counted yet, by id
         self._workers = workers
         self._there = _UntilGivenUp(n=len(workers), given_up=np.zeros(len(workers), dtype=bool))
@@ -186,9 +198,9 @@ class EdgeServers(Participants):
 class OrderPrices:
     """Makes orders of plans: what is known of them when they are sent are the bytes of the model."""
 
-    def __init__(self, setting: Setting, counter: JobCounter) -> None:
+    def __init__(self, setting: Setting, below: EdgeServers) -> None:
         self._setting = setting
-        self._counter = counter
+        self._below = below
 
     def price(self, plan: Plan, round_: int, model: ModelRef, now_s: float) -> PricedJobs:
         """Return the orders of a plan, which are sent now with this model."""
@@ -208,6 +220,6 @@ class OrderPrices:
             down_air_bytes=down_bytes, up_air_bytes=up_bytes,
         )  # fmt: skip
         return Job(
-            id=self._counter.count(edge), device=edge, task=task, round=round_, nth=0, base=model, sent_s=now_s,
-            due_s=inf, prices=prices,
+            id=self._below.counter.count(self._below.first + edge), device=edge, task=task, round=round_, nth=0,
+            base=model, sent_s=now_s, due_s=inf, prices=prices,
         )  # fmt: skip

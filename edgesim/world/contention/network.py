@@ -10,7 +10,7 @@ from edgesim.config.scenario import Scenario
 from edgesim.core.rng import Key, Purpose
 from edgesim.world.contention.base import SharedLinks
 from edgesim.world.fleet import Fleet
-from edgesim.world.topology.base import Access, Hop, Paths
+from edgesim.world.topology.base import Access, Hop, Paths, Tier, TreePaths, Wire
 
 
 @dataclass(frozen=True)
@@ -40,5 +40,9 @@ def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:
     access = Access(fleet.up_bps, fleet.down_bps, fleet.latency_s)
     key = Key(scenario.seed).at(Purpose.CHANNEL)
     paths = built(scenario.topology, "topology", Paths, scenario.topology.value.paths, access, key)
+    if scenario.edges is not None and scenario.edges.above and isinstance(paths, TreePaths):
+        paths = paths.with_tiers(
+            [Tier(each.servers, Wire(each.up, each.down, each.latency)) for each in scenario.edges.above]
+        )
     links = built(discipline, "network.discipline", SharedLinks, discipline.value.links, paths.capacity_bps)
     return SharedNetwork(links, paths)

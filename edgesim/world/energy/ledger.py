@@ -30,11 +30,10 @@ class Joules(NamedTuple):
 
 
 class EdgePower(NamedTuple):
-    """Number of edge servers, and the watts of each: at all times, and while it computes."""
+    """Watts of each edge server, of all tiers, shape (edges,): at all times, and while it computes."""
 
-    edges: int
-    idle_w: float
-    busy_w: float
+    idle_w: Arr
+    busy_w: Arr
 
 
 class EnergyLedger:
@@ -68,8 +67,8 @@ class EnergyLedger:
         self._fleet_idle_w = float(idle_w.sum())
         self._server_w = (server_idle_w, server_busy_w)
         self._spent_j = 0.0
-        self._edge_w = edges or EdgePower(0, 0.0, 0.0)
-        self.edge_busy_s = np.zeros(self._edge_w.edges)
+        self._edge_w = edges or EdgePower(np.zeros(0), np.zeros(0))
+        self.edge_busy_s = np.zeros(len(self._edge_w.idle_w))
 
     @property
     def activity_j(self) -> np.ndarray:
@@ -147,12 +146,11 @@ class EnergyLedger:
     def edges_j(self, horizon_s: float) -> tuple[Arr, Arr]:
         """Return the idle joules of each edge server and what its work added, until `horizon_s`, shape (edges,)."""
         power = self._edge_w
-        idle_j = np.full(power.edges, power.idle_w * horizon_s)
-        return idle_j, (power.busy_w - power.idle_w) * self.edge_busy_s
+        return power.idle_w * horizon_s, (power.busy_w - power.idle_w) * self.edge_busy_s
 
-    def edge_work_j(self, busy_s: float) -> float:
+    def edge_work_j(self, edge: int, busy_s: float) -> float:
         """Return the joules that so many seconds of an edge server's work add to its idle power."""
-        return (self._edge_w.busy_w - self._edge_w.idle_w) * busy_s
+        return float(self._edge_w.busy_w[edge] - self._edge_w.idle_w[edge]) * busy_s
 
     def server_work_j(self, busy_s: float) -> float:
         """Return the joules that so many seconds of the server's work add to its idle power."""
@@ -178,7 +176,7 @@ class EnergyLedger:
             idle_j, sleep_j = self.idle_j(now_s), self.sleep_j(now_s)
             resting_j, bystanders_j = float(idle_j.sum() + sleep_j.sum()), float((idle_j + sleep_j)[~asked].sum())
         server_idle_j, server_busy_j = self.server_j(now_s)
-        if self._edge_w.edges:
+        if len(self.edge_busy_s):
             edges_idle_j, edges_busy_j = self.edges_j(now_s)
             server_idle_j, server_busy_j = server_idle_j + edges_idle_j.sum(), server_busy_j + edges_busy_j.sum()
         energy_j = self._spent_j + resting_j + in_flight_j

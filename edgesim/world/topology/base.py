@@ -130,9 +130,19 @@ class TreePaths(Paths):
         """
         self._place = place
 
-    def tier_node(self, place: int) -> int:
-        """Return the node of an edge server of the lowest tier by its place in it."""
-        return self._levels[1][0] + place
+    def with_tiers(self, tiers: Sequence[Tier]) -> TreePaths:
+        """Return the same tree with further tiers between its highest one and the hub, from below."""
+        return TreePaths(self._devices, self._server, [*self._tiers, *tiers], self._key)
+
+    def tier_nodes(self, tier: int) -> range:
+        """Return the nodes of a tier of edge servers; 0: the lowest, -1: the highest."""
+        first, count = self._levels[1:-1][tier]
+        return range(first, first + count)
+
+    def place_above(self, node: int, tier: int) -> int:
+        """Return which server of a tier a node hangs on, directly or over the nodes between."""
+        above = self.tier_nodes(tier)
+        return above.index(next(each for each in self._ancestry(node) if each in above))
 
     def path(self, source: int, target: int) -> tuple[Hop, ...]:
         """Return the links up to the first common parent and down again. Raises ConfigError for an unknown node."""
