@@ -227,6 +227,19 @@ def test_random_flows_on_a_three_tier_tree() -> None:
     assert agree(play(FairLinks(capacity), transfers), finish_times(capacity, transfers))
 
 
+def test_a_device_moves_while_its_transfer_waits() -> None:
+    """It goes on over the links of where the device was: second in the queue of the other edge server's link."""
+    paths = TreePaths(Access(*(np.full(2, 8e3) for _ in range(3))), Wire(), [Tier(2, Wire(8e3, 8e3, 0.0))])
+    place = np.array([0, 1])
+    paths.assign(place)
+    links, (edge, other) = FifoLinks(paths.capacity_bps), paths.tier_nodes(0)
+    links.admit(0, paths.path(edge, 0), 1e3, 0.0)
+    links.admit(1, paths.path(1, other), 1e3, 0.0)
+    place[0] = 1
+    links.finish(0, 1.0)
+    assert links.next_done() == (2.0, 1)
+
+
 def test_random_flows_on_a_tree_whose_links_change() -> None:
     capacity, transfers = random_tree(4, 60)
     draw = Key(5).numpy()

@@ -170,6 +170,10 @@ class TreePaths(Paths):
             return above + int(self._place[node - 1])
         return above + (node - first) * parents // count
 
+    def hung(self, node: int, above: int) -> bool:
+        """Return True if a node is a device that may hang, or have hung, on the edge server `above`."""
+        return self._place is not None and 0 < node <= self._count and above in self.tier_nodes(0)
+
     def wire(self, node: int) -> Wire:
         """Return the connection of a node to its parent."""
         if node == SERVER_NODE:
@@ -190,7 +194,10 @@ class TreePaths(Paths):
 
 
 class _TreeSpeeds(Mapping[Any, float]):
-    """Bits per second of the links of a tree, computed when asked for."""
+    """Bits per second of the links of a tree, computed when asked for.
+
+    A device that has moved keeps its link to the edge server that it hung on, for the transfers that still cross it.
+    """
 
     def __init__(self, tree: TreePaths) -> None:
         self._tree = tree
@@ -199,9 +206,9 @@ class _TreeSpeeds(Mapping[Any, float]):
         a, b = link
         if not (0 <= a < self._tree.nodes and 0 <= b < self._tree.nodes):
             raise KeyError(link)
-        if self._tree.parent(a) == b:
+        if self._tree.parent(a) == b or self._tree.hung(a, b):
             return self._tree.wire(a).up_bps
-        if self._tree.parent(b) == a:
+        if self._tree.parent(b) == a or self._tree.hung(b, a):
             return self._tree.wire(b).down_bps
         raise KeyError(link)
 
