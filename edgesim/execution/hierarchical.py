@@ -47,12 +47,13 @@ class LearnerBelow(FederatedLearner):
         )
         self._cloud = cloud
 
-    def adopt(self, model: ModelRef) -> None:
-        """Replace its model by one of the aggregator above."""
+    def adopt(self, model: ModelRef, name: ModelRef) -> None:
+        """Replace its model by one of the aggregator above, under the name `name`."""
         if self.trains:
             node = self._models.get(model)
             self._models.release(self.model)
-            self._models.put(self.model, node)
+            self._models.put(name, node)
+        self.model = name
 
     def save(self, settle: Callable[[], Any]) -> None:
         """Save nothing: the server does."""

@@ -185,6 +185,27 @@ def test_an_edge_server_without_updates_counts_nothing() -> None:
         np.testing.assert_allclose(final(seen)[name], tensor, rtol=0, atol=2e-6)
 
 
+def test_a_late_device_trains_from_the_model_that_it_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its edge server merges nothing in the first order and gets another model meanwhile; the update comes then."""
+    started = dict[int, Any]()
+    really_run = Trainer.run
+
+    def noted(self: Trainer, given: Any) -> Any:
+        started[given.job] = {name: tensor.clone() for name, tensor in given.global_model["params"].items()}
+        return really_run(self, given)
+
+    monkeypatch.setattr(Trainer, "run", noted)
+    edges = {"protocol": {"name": "deadline", "deadline": "1 s", "late": "keep"}}
+    slow = [{"count": 2, "cpu": {"flops_per_s": 1e9}}, {"count": 2, "cpu": {"flops_per_s": 1e7}}]
+    seen = run(tree(edges, 2, fleet=slow))
+    late = seen.jobs[(seen.jobs["device"] >= 2) & (seen.jobs["sent_s"] == 0)]
+    assert (late["end_s"] > seen.rounds["now_s"].iloc[0]).all() and (late["outcome"] == "ok").all()
+    first = seen.jobs[(seen.jobs["device"] == 0) & (seen.jobs["sent_s"] == 0)]
+    for job in late["job"]:
+        for name, tensor in started[int(first["job"].iloc[0])].items():
+            np.testing.assert_array_equal(started[job][name], tensor)
+
+
 def test_models_of_an_asynchronous_cloud_move_it_by_their_share() -> None:
     """One edge server of two delivers: the model goes half of the way to its model, as its devices have half of all."""
     fleet = [{"count": 2, "cpu": {"flops_per_s": 1e9}}, {"count": 2, "cpu": {"flops_per_s": 1e3}}]

@@ -24,8 +24,8 @@ from edgesim.engine.session import Session
 class EdgeLearning(Learner, Protocol):
     """The learner of an edge server."""
 
-    def adopt(self, model: ModelRef) -> None:
-        """Go on from a model of the aggregator above, which takes the place of its own."""
+    def adopt(self, model: ModelRef, name: ModelRef) -> None:
+        """Go on from a model of the aggregator above, which takes the place of its own under the name `name`."""
 
 
 class CloudLearning(Learner, Protocol):
@@ -67,6 +67,7 @@ class EdgeServer:
         self._gives_up = gives_up
         self._gave_up = False
         self._report = OrderReport()
+        self._adopted: tuple[ModelRef, ModelRef] | None = None  # the newest model from above, and its name here
         self._job: Job | None = None  # the order it works on
         self._done: Callable[[], None] | None = None
         self._next: tuple[Job, Callable[[], None]] | None = None  # order, that it has not begun with
@@ -108,8 +109,13 @@ class EdgeServer:
             yield self._asked
         (self._job, self._done), self._next = self._next, None
         self._report = OrderReport()
-        learner: Any = self.session.learner
-        learner.adopt(self._job.base)
+        session, given = self.session, self._job.base
+        if self._adopted is not None and self._adopted[0] != given and self._adopted[1] == session.model:
+            # no update has come since, and jobs that still run start from the model of this name
+            session.model = session.model._replace(version=session.model.version + 1)
+        self._adopted = given, session.model
+        learner: Any = session.learner
+        learner.adopt(given, session.model)
 
     # --- what protocols ask of rounds ---------------------------------------------------------------------------------
 
