@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import edgesim
 from edgesim.reports.energy import cost_by
 from edgesim.reports.load import Run
+from edgesim.runs.estimate import estimate
 from tests.engine.test_edges import BUFFERED, FLEET, final, same, sums_close
 from tests.engine.trees import run, tree
 from tests.outside.regions import Regions
@@ -183,6 +185,14 @@ def test_a_run_without_training_takes_the_same_time() -> None:
     trained, null = (run(tree(given, 4, fleet=EIGHT, backend=name)) for name in ("serial", "null"))
     for name in ("jobs", "rounds", "edges", "devices"):
         same(trained.table(name), null.table(name))
+
+
+def test_an_estimate_is_what_the_run_takes() -> None:
+    given = {"above": {"servers": 2, "rounds": 2, "idle": 1.0, "energy_per_bit": 1e-7, "up": "1 Mbit/s"}}
+    table = tree(given, 4, fleet=EIGHT)
+    seen, totals = run(table).manifest["totals"], estimate(edgesim.load(table)).totals
+    for name in ("sim_time_s", "energy_j", "energy_network_j", "energy_server_j"):
+        assert totals[name] == pytest.approx(seen[name]), name
 
 
 def test_tiers_stand_above_those_of_a_topology_from_outside() -> None:
