@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ TERMS = {"name": "terms", "flops": "0.1 ns", "bytes": "0.4 ns", "samples": "1 us
 CLOCKED_S, MEMORY_S = 1e-10 * FLOPS + 1e-6 * SAMPLES + 2e-3 * STEPS, 4e-10 * 0.5 * FLOPS
 
 
+@dataclass(frozen=True)
 class FlopsAlone(CostModel):
     """The measured FLOPs, and nothing about kinds of work."""
 
