@@ -20,11 +20,13 @@ from edgesim.config.toml_file import FileText, toml_of
 from edgesim.config.units import (
     BitsPerSecond,
     Delay,
+    Farads,
     FlopsPerSecond,
     Hertz,
     Memory,
     PositiveJoules,
     Unit,
+    Volts,
     reason,
     refusal,
 )
@@ -49,7 +51,8 @@ QUANTITIES: Mapping[str, Any] = {
     "busy": _PositiveWatts,  # of the whole device while it computes
     "transmit": _PositiveWatts,  # added to idle
     "receive": _PositiveWatts,  # added to idle
-    "capacitance": _Capacitance,  # effective, of one core
+    "capacitance": _Capacitance,  # effective, of one core, as in P = capacitance x f^3
+    "switched_capacitance": Farads,  # effective, of one core, as in P = C V^2 f; with `points`
     "battery": PositiveJoules,
     "up": BitsPerSecond,
     "down": BitsPerSecond,
@@ -85,6 +88,16 @@ class Quantity(BaseModel):
         return f"{self.value!r} {self.unit}" if self.unit else self.value
 
 
+class OperatingPoints(BaseModel):
+    """Frequencies of a CPU and the voltages at which it has them, as a source lists them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: Annotated[tuple[tuple[Hertz, Volts], ...], MinLen(1)]  # in SI
+    source: Annotated[str, MinLen(1)]
+    year: Annotated[int, Ge(1900)]  # of the source
+
+
 class Profile(BaseModel):
     """A device. `quantities` are some of QUANTITIES; `si` has the same keys and plain SI numbers."""
 
@@ -93,6 +106,7 @@ class Profile(BaseModel):
     name: str
     title: Annotated[str, MinLen(1)]
     quantities: Mapping[str, Quantity]
+    points: OperatingPoints | None = None
 
     @validator(mode="after")
     def _possible(self) -> Profile:
@@ -104,6 +118,8 @@ class Profile(BaseModel):
             raise _fault("flops_per_s", f"must be at most the peak of {peak:g} FLOP/s, got {self.flops_per_s:g} FLOP/s")
         if si.get("busy", float("inf")) < si.get("idle", 0.0):
             raise _fault("busy", f"must be at least idle, {si['idle']:g} W, got {si['busy']:g} W")
+        if (self.points is None) != ("switched_capacitance" not in si):
+            raise _fault("points", "points and switched_capacitance go together: power is C V^2 f")
         return self
 
     @cached_property
@@ -196,6 +212,10 @@ class Profile(BaseModel):
             found["power"] = {"name": "power", **self._texts("busy", *_RADIO)}
         if self._has("capacitance", "frequency"):
             found["cpu"] = {"name": "cpu", "capacitance": self.si["capacitance"], **self._texts(*_RADIO)}
+        if self.points is not None and self._has("frequency"):
+            capacitance = self.quantities["switched_capacitance"].text
+            points = [list(point) for point in self.points.value]
+            found["voltage"] = {"name": "voltage", "points": points, "capacitance": capacitance, **self._texts(*_RADIO)}
         return found
 
     def _has(self, *keys: str) -> bool:
@@ -259,9 +279,9 @@ def _of_text(path: Path, text: str) -> Profile:
 
 def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
     """Return the profile of a table as in a profile file. Raises ValidationError at the key at fault."""
-    check_keys(table, ("title", *(key for key in QUANTITIES if "." not in key), "terms"))
-    title = {"title": table["title"]} if "title" in table else {}
-    quantities = {key: value for key, value in table.items() if key not in ("title", "terms")}
+    check_keys(table, ("title", *(key for key in QUANTITIES if "." not in key), "terms", "points"))
+    given = {key: table[key] for key in ("title", "points") if key in table}
+    quantities = {key: value for key, value in table.items() if key not in ("title", "terms", "points")}
     terms = table.get("terms", {})
     if not isinstance(terms, Mapping):
         raise _fault("terms", f"must be a table with a quantity for each kind of work, got {quoted(terms)}")
@@ -269,7 +289,7 @@ def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
         if kind not in PRICED:
             raise _fault(f"terms.{kind}", f"unknown kind of work{meant(kind, PRICED)} (allowed: {', '.join(PRICED)})")
         quantities[f"terms.{kind}"] = term
-    return Profile.model_validate({"name": name, **title, "quantities": quantities})
+    return Profile.model_validate({"name": name, **given, "quantities": quantities})
 
 
 def to_toml(profile: Profile) -> str:
@@ -278,6 +298,9 @@ def to_toml(profile: Profile) -> str:
     for key, quantity in profile.quantities.items():
         given = quantity.model_dump(exclude_defaults=True)
         lines += ["", f"[{key}]", *(f"{field} = {json.dumps(value)}" for field, value in given.items())]
+    if profile.points is not None:
+        given = profile.points.model_dump()
+        lines += ["", "[points]", *(f"{field} = {json.dumps(value)}" for field, value in given.items())]
     return "\n".join(lines) + "\n"
 
 

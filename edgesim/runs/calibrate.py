@@ -160,8 +160,8 @@ class Calibration:
 
 def work_of(cost_profile: CostProfile, batch: int) -> Work:
     """Return the work of one SGD step on a batch of the whole model."""
-    amounts = Measured().amounts(cost_profile, Pass(), Submodel(), np.array([float(batch)]), np.ones(1))
-    return Work(flops=float(amounts["flops"][0]))
+    flops = Measured().flops(cost_profile, Pass(), Submodel(), np.array([float(batch)]), np.ones(1))
+    return Work(flops=float(flops[0]))
 
 
 def fit(timings: Sequence[Timing], form: str) -> Fit:

@@ -194,6 +194,41 @@ def test_terms_are_the_clock_of_a_profile(tmp_path):
     assert "clock" not in device_profiles.find(path).merged({"cpu": {"frequency": "1 GHz"}})["cpu"]
 
 
+POINTS = """[switched_capacitance]
+value = 436
+unit = "pF"
+source = "test"
+year = 2024
+[frequency]
+value = 1.8
+unit = "GHz"
+source = "test"
+year = 2024
+[points]
+value = [["408 MHz", "0.8 V"], ["1800 MHz", "1.2 V"]]
+source = "test"
+year = 2024
+"""
+
+
+def test_operating_points_are_an_energy_model(tmp_path):
+    """By name if the busy power is known, else by themselves: 436 pF x 1.2^2 V^2 x 1.8 GHz."""
+    path = tmp_path / "board.toml"
+    path.write_text(KNOWN + POINTS)
+    profile = device_profiles.find(path)
+    assert watts_of(fleet_of(profile.block())) == pytest.approx(436e-12 * 1.44 * 1.8e9)
+    assert device_profiles.profile_of("board", toml_of(device_profiles.to_toml(profile), path)) == profile
+    assert '"points"' in json.dumps(profile.merged({"energy": "voltage"}))
+    for text, message in (
+        (POINTS.replace("0.8 V", "0.8 W"), "points.value.0.1: '0.8 W' is not a voltage"),
+        (POINTS[: POINTS.index("[points]")], "points: points and switched_capacitance go together"),
+        (POINTS.replace('source = "test"\nyear = 2024\n[points]', "[points]"), "frequency.source: is missing"),
+    ):
+        path.write_text(KNOWN + text)
+        with pytest.raises(ConfigError, match=message):
+            device_profiles.find(path)
+
+
 def test_a_speed_says_how_far_to_trust_it(tmp_path, capsys):
     assert device_profiles.find(board(tmp_path, "spread", value=0.1)).trust == "measured"
     assert device_profiles.find(board(tmp_path, "memory", value=1, unit="GB")).trust == "one point"
