@@ -90,7 +90,7 @@ class LayerCost:
 
     @property
     def reuses_weights(self) -> bool:
-        """True if it uses a weight several times per sample, as convolutions do, which have a speed of their own."""
+        """True if it uses a weight several times per sample, as convolutions do."""
         return self.forward_flops > 2 * self.params
 
     def backward_flops(self, trained: frozenset[str]) -> float:
@@ -259,20 +259,6 @@ class CostProfile:
                 per_sample += _thinned(cost.per_sample, cost.groups, shares)
                 found[cost.kind] = (per_sample, per_step + _thinned(cost.per_step, cost.groups, shares))
         return found
-
-    def convolution_flops(
-        self, submodel: Submodel = WHOLE, sparse: Sparse = "dense", forward_only: bool = False
-    ) -> float:
-        """Return the part of `train_flops` or `forward_flops` of the layers that reuse weights."""
-        trained = frozenset[str]() if forward_only else self._trained(submodel)
-        shares = self._shares(submodel)
-        density = self._densities(submodel, shares, sparse)
-        return sum(
-            _thinned(layer.forward_flops + layer.backward_flops(trained), layer.groups, shares)
-            * density.get(layer.name, 1.0)
-            for layer in self.layers
-            if layer.reuses_weights
-        )
 
     def submodel_params(self, submodel: Submodel = WHOLE, trained_only: bool = False) -> int:
         """Return the number of parameters of a part, or of its trained layers only."""

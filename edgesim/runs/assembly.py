@@ -174,9 +174,8 @@ def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile |
     if networks is None:
         return network_of(models[0], shape, classes, key, known, objective, kinds=kinds)
     named = zip(networks.names, models, strict=True)
-    return together(
-        {name: network_of(model, shape, classes, key, None, objective, kinds=kinds) for name, model in named}
-    )
+    each = {name: network_of(model, shape, classes, key, None, objective, kinds=kinds) for name, model in named}
+    return together(each)
 
 
 @plain_where_loaded()
@@ -205,7 +204,7 @@ def assemble(
     server_set = server_set_of(scenario, data)
     split, samples = partition(scenario, data, len(fleet), server_set, members)
     network = build(scenario, data)
-    cost_profile = charged_profile(scenario, network.cost_profile, data, scenario.needs_kinds)
+    cost_profile = charged_profile(scenario, network.cost_profile, data, kinds=scenario.needs_kinds)
     cost_profile.check_batch("training.batch", scenario.training.batch)
     setting = Setting(
         cost_profile=cost_profile,

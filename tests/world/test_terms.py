@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,13 @@ import pytest
 
 import edgesim
 from edgesim.config.load import load_scenario
-from edgesim.core.arrays import Arr
-from edgesim.core.cost_model import CostModel
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Draws, Key
-from edgesim.core.task import Order, Pass, Submodel, Task
+from edgesim.core.task import Order, Pass, Task
 from edgesim.core.work import PRICED
 from edgesim.core.workload import full_speed_s
 from edgesim.engine.history import expected_of
 from edgesim.engine.pricing import Pricer
-from edgesim.learning.cost_models.measured import Measured
 from edgesim.runs.estimate import estimate
 from edgesim.runs.simulate import simulate
 from edgesim.world.clocks.base import CpuSpeeds
@@ -32,15 +29,6 @@ BATCH, SAMPLES, STEPS = 20, 500, 25
 FLOPS = SAMPLES * (2 * (2 * 352_800 + 3 * 240_000) + 2 * 3 * (48_000 + 10_080 + 840))
 TERMS = {"name": "terms", "flops": "0.1 ns", "bytes": "0.4 ns", "samples": "1 us", "steps": "2 ms"}
 CLOCKED_S, MEMORY_S = 1e-10 * FLOPS + 1e-6 * SAMPLES + 2e-3 * STEPS, 4e-10 * 0.5 * FLOPS
-
-
-@dataclass(frozen=True)
-class FlopsAlone(CostModel):
-    """The measured FLOPs, and nothing about kinds of work."""
-
-    def flops(self, cost_profile: Any, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
-        """Return FLOPs as `measured` does."""
-        return Measured().flops(cost_profile, work, submodel, samples, steps)
 
 
 def lenet(cpu: dict[str, Any], **changes: Any) -> edgesim.Scenario:
@@ -61,6 +49,27 @@ def test_a_job_takes_the_sum_of_its_terms() -> None:
     assert job["flops"] == FLOPS
     only = job_of(lenet({"clock": {"name": "terms", "steps": "2 ms"}}))
     assert only["compute_s"] == pytest.approx(2e-3 * STEPS)
+
+
+def test_the_measured_kinds_of_a_network_are_priced() -> None:
+    """All that is measured of a step, and nothing where no clock asks for it."""
+    prices = {
+        "flops": 1e-10,
+        "bytes": 4e-10,
+        "conv_bytes": 1e-9,
+        "operations": 1e-6,
+        "update_bytes": 2e-9,
+        "steps": 1e-3,
+    }
+    scenario = lenet({"clock": {"name": "terms", **prices}}, cost="measured")
+    profile = assemble(scenario).setting.cost_profile
+    samples, steps = np.array([float(SAMPLES)]), np.array([float(STEPS)])
+    amounts = Measured().amounts(profile, Pass(), Submodel(), samples, steps)
+    assert amounts["flops"] == FLOPS and amounts["update_bytes"] == STEPS * 28 * profile.params
+    assert min(amounts[kind][0] for kind in prices) > 0
+    expected_s = sum(price * amounts[kind][0] for kind, price in prices.items())
+    assert job_of(scenario)["compute_s"] == pytest.approx(expected_s)
+    assert assemble(lenet({}, cost="measured")).setting.cost_profile.work is None
 
 
 def test_each_kind_has_a_price_and_a_share() -> None:

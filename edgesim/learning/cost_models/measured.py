@@ -9,7 +9,7 @@ import numpy as np
 
 from edgesim.core.arrays import Arr
 from edgesim.core.cost_model import CostModel
-from edgesim.core.price_list import F32_BYTES, CostProfile, Include, Sparse
+from edgesim.core.price_list import CostProfile, Include, Sparse
 from edgesim.core.task import Pass, Submodel
 from edgesim.core.work import UPDATE_BYTES
 
@@ -57,27 +57,6 @@ class Measured(CostModel):
         Raises ValueError if the kinds of the network have not been measured.
         """
         submodel = work.submodel or submodel
-        if cost_profile.work is not None:
-            return self._by_kind(cost_profile, work, submodel, samples, steps)
-        flops, convolution_flops = self.flops(cost_profile, work, submodel, samples, steps), np.zeros_like(samples)
-        if work.kind in ("train", "forward"):
-            per_sample = cost_profile.convolution_flops(submodel, self.sparse, forward_only=work.kind == "forward")
-            convolution_flops = work.times * _done(work, samples) * per_sample
-        taken = work.times * steps * (work.kind == "train" and work.samples is None)
-        convolutions = sum(layer.reuses_weights for layer in cost_profile.layers)
-        return {
-            "steps": taken,
-            "flops": flops,
-            "convolutions": taken * convolutions,
-            "convolution_flops": convolution_flops,
-            "linears": taken * (len(cost_profile.layers) - convolutions),
-            "linear_flops": flops - convolution_flops,
-            "parameter_bytes": taken * F32_BYTES * cost_profile.submodel_params(submodel),
-        }
-
-    def _by_kind(
-        self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
-    ) -> dict[str, Arr]:
         flops = self.flops(cost_profile, work, submodel, samples, steps)
         if work.kind not in ("train", "forward"):
             return {"other_flops": flops}

@@ -74,10 +74,6 @@ class As(CostModel):
             return {"other_flops": flops}
         whole = Measured().amounts(large, replace(work, submodel=Submodel()), Submodel(), samples, steps)
         share = _share(cost_profile, work, submodel)
-        if large.work is None:
-            once = {"steps", "convolutions", "linears"}  # overheads: a part has as many layers as the whole
-            amounts = {term: amount if term in once else share * amount for term, amount in whole.items()}
-            return {**amounts, "flops": flops, "linear_flops": flops - amounts["convolution_flops"]}
         part, all_parts = (
             Measured().amounts(cost_profile, replace(work, submodel=of), of, samples, steps)
             for of in (work.submodel or submodel, Submodel())
