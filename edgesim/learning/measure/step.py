@@ -62,15 +62,20 @@ def measure(
     if an operation has no price.
     """
     try:
-        found = _measured(module, name, input_shape, classes, batch, objective)
-        return replace(found, work=work_costs(module, input_shape, batch, objective)) if kinds else found
+        return _measured(module, name, input_shape, classes, batch, objective, kinds)
     except (NotMeasured, RuntimeError, ValueError, TypeError, AssertionError) as error:  # of torch or of the network
         named = name if type(objective) is type(CLASSIFICATION) else f"{name} with {type(objective).__name__}"
         raise ConfigError(f"model.name: {named} cannot be priced: {reason_of(error)}") from error
 
 
 def _measured(
-    module: nn.Module, name: str, input_shape: Sequence[int], classes: int, batch: int, objective: Objective
+    module: nn.Module,
+    name: str,
+    input_shape: Sequence[int],
+    classes: int,
+    batch: int,
+    objective: Objective,
+    kinds: bool,
 ) -> CostProfile:
     trace, larger = (trace_step(module, input_shape, size, objective) for size in (batch, batch + 1))
     growing = grown(trace, larger)
@@ -113,6 +118,7 @@ def _measured(
         operations=merged(operations),
         left_at_zero=left_at_zero(trace),
         saved=saved_bytes(kept, more_kept, find_groups(kept, module, own_work)),
+        work=work_costs(module, input_shape, batch, objective, own_work) if kinds else None,
         integer_buffer_bytes=sum(value.nbytes for value in module.buffers() if not value.is_floating_point()),
         step_forward_flops=per_step,
         step_products=_products(costs.per_step, 1),

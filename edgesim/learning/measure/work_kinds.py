@@ -9,34 +9,42 @@ any f, and T stands for the layers behind its operands.
 
 Conventions. An operation reads its operands and writes its results: the bytes of each count once, so that a result in
 place of an operand counts as read and as written. Views and tensors without values cost nothing. Kernels are those of
-tensors without numbers: attention is not fused. Sums of gradients are separate operations.
+tensors without numbers: attention is not fused. Products with frozen matrices run as those with trained ones.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from edgesim.core.price_list import WorkCost
+from edgesim.learning.measure.channel_groups import find_groups
+from edgesim.learning.models.build import on_meta
 from edgesim.learning.models.trace import (
     DATA,
+    Node,
     NotMeasured,
     Owners,
     Trace,
     layer_of,
+    loss_of,
     numel,
+    operand,
     operands,
     operation,
+    shape_of,
     trace_step,
 )
 from edgesim.learning.objectives.base import Objective
@@ -45,67 +53,78 @@ from edgesim.learning.train.loop import backward_from, gradients
 _WITHOUT_VALUES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
 _MOST_SOURCES = 8  # of the operands of one node: 255 backward passes through it
 
-_Amounts: TypeAlias = Counter[str]  # by kind, for a whole batch
-_Costs: TypeAlias = dict[tuple[str, Owners | None], float]
+_Groups: TypeAlias = tuple[str, ...]
+_Amounts: TypeAlias = Counter[tuple[str, _Groups]]  # by kind and channel groups, for a whole batch
+_Costs: TypeAlias = dict[tuple[str, Owners | None, _Groups], float]
+_Shape: TypeAlias = tuple[int, ...]
 
 
-def work_costs(module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective) -> tuple[WorkCost, ...]:
+def work_costs(
+    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective, own_work: Collection[str]
+) -> tuple[WorkCost, ...]:
     """Return the work of a step of a network in training mode, by kind. Its weights are neither read nor changed.
 
-    Raises NotMeasured for a node that depends on too many sets of layers.
+    `own_work`: layers that do exactly their weights' work. Raises NotMeasured for a node that depends on too many sets
+    of layers.
     """
-    small, large = (_step_costs(module, input_shape, size, objective) for size in (batch, batch + 1))
+    small, large = (_step_costs(module, input_shape, size, objective, own_work) for size in (batch, batch + 1))
     found: list[WorkCost] = []
-    for kind, upstream in dict.fromkeys((*small, *large)):
-        one, other = (costs.get((kind, upstream), 0.0) for costs in (small, large))
-        per_step = one - batch * (other - one)
+    for kind, upstream, groups in dict.fromkeys((*small, *large)):
+        one, other = (costs.get((kind, upstream, groups), 0.0) for costs in (small, large))
         if one or other:
-            found.append(WorkCost(kind, other - one, per_step, upstream))
+            found.append(WorkCost(kind, other - one, one - batch * (other - one), upstream, groups))
     return tuple(found)
 
 
-def _step_costs(module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective) -> _Costs:
+def _step_costs(
+    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective, own_work: Collection[str]
+) -> _Costs:
     tensors = (*module.named_parameters(), *module.named_buffers())
     layers = frozenset(layer_of(name) for name, value in tensors if value.is_floating_point())
     names = {name for name, _ in module.named_modules()}
-    run = partial(_Run, module, input_shape, batch, objective)
-    with _in_modes(module, trained=set()):
-        tested = run().forward
-    with _in_modes(module, trained=names - layers):
-        frozen = run()
-    with _in_modes(module, trained=names):
-        trained = run()
+    runs: list[_Run] = []
+    for training in (set[str](), names - layers, names):
+        with _in_modes(module, training):
+            runs.append(_Run(module, input_shape, batch, objective, own_work))
+    tested, frozen, trained = runs
     costs: _Costs = {}
-    _charge(costs, None, _total(tested.values()))
+    _charge(costs, None, _total(tested.forward.values()))
     rest = _total(frozen.forward.values())  # such as dropout, whichever layers are trained
-    rest.subtract(_total(tested.values()))
+    rest.subtract(_total(tested.forward.values()))
+    switching: set[str] = set()  # layers that run otherwise if they are frozen
     for name in {**trained.forward, **frozen.forward}:
         more = Counter(trained.forward.get(name, Counter()))
         more.subtract(frozen.forward.get(name, Counter()))
-        if name in layers:
-            _charge(costs, frozenset({name}), more)
-        else:
+        if name not in layers:
             rest.update(more)
+        elif any(more.values()):
+            switching.add(name)
+            _charge(costs, frozenset({name}), more)
     _charge(costs, layers, rest)
+    for owners, amounts in trained.copies:
+        _charge(costs, owners, amounts)
     trained.run_backward()
-    alike = list(map(operation, trained.trace.nodes)) == list(map(operation, frozen.trace.nodes))
-    if alike and trained.trace.running_norms:
+    if list(map(operation, trained.trace.nodes)) != list(map(operation, frozen.trace.nodes)):
+        switching.clear()
+    if switching:
         frozen.run_backward()
     for place in range(len(trained.trace.nodes)):
-        for owners, amounts in _node_costs(place, trained, frozen if alike else trained):
+        layer = trained.module_of(place)
+        for owners, amounts in _node_costs(place, trained, frozen, layer if layer in switching else None):
             _charge(costs, owners, amounts)
     for owners, amounts in trained.between():
         _charge(costs, owners, amounts)
-    for done in (trained, frozen):
+    for done in runs:
         done.trace.kept.tensors.clear()  # tensors and graph refer to each other, so that neither would be freed
     return costs
 
 
 def _charge(costs: _Costs, upstream: Owners | None, amounts: _Amounts) -> None:
     if upstream is None or upstream:  # what depends on the data alone is never trained
-        for kind, amount in amounts.items():
+        for (kind, groups), amount in amounts.items():
             if amount:
-                costs[kind, upstream] = costs.get((kind, upstream), 0.0) + amount
+                key = kind, upstream, groups
+                costs[key] = costs.get(key, 0.0) + amount
 
 
 def _total(parts: Iterable[_Amounts]) -> _Amounts:
@@ -128,31 +147,34 @@ def _in_modes(module: nn.Module, trained: set[str]) -> Iterator[None]:
             inner.training = mode
 
 
-def _node_costs(place: int, trained: _Run, frozen: _Run) -> Iterator[tuple[Owners, _Amounts]]:
-    """Yield the terms c_T of a node with the layers behind T. `frozen`: the step in which all layers are frozen."""
-    whole, norm = trained.backward.get(place), trained.trace.running_norms.get(trained.trace.nodes[place])
+def _node_costs(place: int, trained: _Run, frozen: _Run, layer: str | None) -> Iterator[tuple[Owners, _Amounts]]:
+    """Yield the terms c_T of a node with the layers behind T.
+
+    `frozen`: the step with all layers as if frozen. `layer`: the layer of the node, if it runs otherwise when frozen.
+    """
+    whole = trained.backward.get(place)
     if not whole:
         return
     sources: dict[Owners, list[int]] = {}
     for source in trained.sources(place):
         sources.setdefault(trained.trace.reach[trained.trace.nodes[source]] - {DATA}, []).append(source)
-    if norm is None and len(sources) == 1:
+    if layer is None and len(sources) == 1:
         yield next(iter(sources)), whole
         return
     never = sources.pop(frozenset(), [])
-    if norm is not None:  # the layer is trained or frozen even if it has no weights
-        sources.setdefault(frozenset({norm}), [])
+    if layer is not None:  # it is trained or frozen even if it has no weights
+        sources.setdefault(frozenset({layer}), [])
     each = list(sources)
     if len(each) > _MOST_SOURCES:
         raise NotMeasured(f"{operation(trained.trace.nodes[place])} depends on {len(each)} sets of layers")
-    done: dict[frozenset[int], _Amounts] = {frozenset(): Counter()}
+    done: dict[tuple[bool, frozenset[int]], _Amounts] = {}
 
     def amounts(chosen: Collection[Owners]) -> _Amounts:
         """Return f(S) for these sources and those that cannot be without a gradient if these have one."""
         needed = [owners for owners in each if any(owners >= given for given in chosen)]
         ends = frozenset(source for owners in needed for source in sources[owners])
-        run = frozen if norm is not None and frozenset({norm}) not in needed else trained
-        key = ends if run is trained else ends | {-1}
+        run = trained if layer is None or frozenset({layer}) in needed else frozen
+        key = run is trained, ends
         if key not in done:
             everything = run is trained and not never and len(needed) == len(each)
             done[key] = whole if everything else run.alone(place, sorted(ends)) if ends else Counter()
@@ -172,34 +194,79 @@ def _node_costs(place: int, trained: _Run, frozen: _Run) -> Iterator[tuple[Owner
         yield frozenset[str]().union(*chosen), term
 
 
+class _Values(NamedTuple):
+    """Shape and size of a tensor."""
+
+    shape: _Shape
+    nbytes: int
+
+
+class _Op(NamedTuple):
+    """An operation that ran. `place`: the module or the node that it is charged to."""
+
+    name: str
+    place: Any
+    sequence: int  # number of the next node of the graph when it started
+    read: tuple[_Values, ...]
+    written: tuple[_Values, ...]
+    convolving: Mapping[str, int]  # work of a convolution, beside its bytes
+
+
 class _Run:
-    """A step whose operations are counted: forward at once, backward if asked."""
+    """A step whose operations are counted: forward at once, backward if asked.
 
-    def __init__(self, module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective) -> None:
+    `forward`: amounts by module. `copies`: of tensors that are then changed in place, with the layers of which one must
+    be trained for them.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        input_shape: Sequence[int],
+        batch: int,
+        objective: Objective,
+        own_work: Collection[str],
+    ) -> None:
         self._counter = _Counter()
-        running = [""]
-        hooks: list[RemovableHandle] = []
-
-        def enter(name: str, *_: object) -> None:
-            running.append(name)
-            self._counter.place = name
-
-        def leave(*_: object) -> None:
-            running.pop()
-            self._counter.place = running[-1]
-
-        self._counter.place = ""
-        for name, inner in module.named_modules():
-            hooks += [inner.register_forward_pre_hook(partial(enter, name)), inner.register_forward_hook(leave)]
-        try:
+        with _by_module(module, self._counter) as self._moves:
             self.trace: Trace = trace_step(module, input_shape, batch, objective, self._counter)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        self.forward: Mapping[str, _Amounts] = self._counter.found
-        self.backward: Mapping[Any, _Amounts] = {}
-        self._received: dict[int, tuple[Tensor | None, ...]] = {}
+        plain = _Counter()
+        with _by_module(module, plain), torch.no_grad(), plain:
+            loss_of(module, on_meta(module), torch.empty(batch, *input_shape, device="meta"), objective)
+        self._layout = find_groups(self.trace, module, own_work)
         self._places = {node: place for place, node in enumerate(self.trace.nodes)}
+        made = sorted((node._sequence_nr(), place) for place, node in enumerate(self.trace.nodes))
+        self._made = [(number, place) for number, place in made if operands(self.trace.nodes[place])]
+        self._received: dict[int, tuple[Tensor | None, ...]] = {}
+        self.backward: Mapping[Any, _Amounts] = {}
+        self.forward: dict[str, _Amounts] = {}
+        self.copies: list[tuple[Owners, _Amounts]] = []
+        untracked = iter(plain.log)
+        awaited = next(untracked, None)
+        for op in self._counter.log:
+            node = self._node_at(op.sequence)
+            amounts = self._amounts(op, node)
+            if awaited is not None and (op.name, op.place, op.read) == (awaited.name, awaited.place, awaited.read):
+                self.forward.setdefault(op.place, Counter()).update(amounts)
+                awaited = next(untracked, None)
+            else:
+                self.copies.append((self._behind_copy(node), amounts))
+        if awaited is not None:
+            raise NotMeasured("its operations are not the same with and without gradients")
+
+    def _node_at(self, sequence: int) -> Node | None:
+        place = bisect_left(self._made, (sequence, -1)) - 1
+        return self.trace.nodes[self._made[place][1]] if place >= 0 else None
+
+    def _behind_copy(self, node: Node | None) -> Owners:
+        """Return the layers that need the old values of a tensor that a node changes in place."""
+        factor = node is not None and operation(node) in ("Mul", "Div")  # kept for the gradient of the other one
+        return self.trace.behind(operand(node, 1) if factor else node)
+
+    def module_of(self, place: int) -> str:
+        """Return the module that made a node."""
+        number = self.trace.nodes[place]._sequence_nr()
+        return self._moves[bisect_left(self._moves, (number + 1, "")) - 1][1]
 
     def run_backward(self) -> None:
         """Count the backward pass in which everything is trained and the data has a gradient."""
@@ -222,10 +289,8 @@ class _Run:
 
     def alone(self, place: int, ends: Sequence[int]) -> _Amounts:
         """Return the amounts of a node if only these operands need a gradient."""
-        nodes = self.trace.nodes
-        counted = self._counted(
-            partial(backward_from, nodes[place], self._received[place], [nodes[end] for end in ends])
-        )
+        nodes, received = self.trace.nodes, self._received[place]
+        counted = self._counted(partial(backward_from, nodes[place], received, [nodes[end] for end in ends]), place)
         return counted.get(place, Counter())
 
     def between(self) -> Iterator[tuple[Owners, _Amounts]]:
@@ -234,59 +299,154 @@ class _Run:
         uses = Counter(use for node in self.trace.nodes for use in operands(node))
         for (node, place), times in uses.items():
             nbytes = numel(node, place) * node._input_metadata[place].dtype.itemsize
-            sums: _Amounts = Counter(operations=times - 1, bytes=3 * (times - 1) * nbytes)
-            left.subtract(sums)
+            groups = _kept(self._labels(node)) if place == 0 else ()
+            sums: _Amounts = Counter({("operations", ()): times - 1, ("bytes", groups): 3 * (times - 1) * nbytes})
+            left.subtract({("operations", ()): times - 1, ("bytes", ()): 3 * (times - 1) * nbytes})
             yield self.trace.behind(node), sums
         yield self.trace.behind(self.trace.loss.grad_fn), left  # the gradient of the loss itself
 
-    def _counted(self, step: Any) -> dict[Any, _Amounts]:
-        self._counter.found, self._counter.place = {}, None
+    def _counted(self, step: Callable[[], object], only: int | None = None) -> dict[Any, _Amounts]:
+        """Run a backward pass and return its amounts by node, or those of one node."""
+        self._counter.log, self._counter.place = [], None
         with self._counter:
             step()
-        return self._counter.found
+        found: dict[Any, _Amounts] = {}
+        for op in self._counter.log:
+            if only is None or op.place == only:
+                node = None if op.place is None else self.trace.nodes[op.place]
+                found.setdefault(op.place, Counter()).update(self._amounts(op, node, backward=True))
+        return found
+
+    def _amounts(self, op: _Op, node: Node | None, backward: bool = False) -> _Amounts:
+        """Return the work of an operation of a node, by the channel groups of its tensors."""
+        sources: list[_Labelled] = []
+        results: list[_Labelled] = []
+        if node is not None and self._layout.groups:
+            sources = [(shape_of(*source), self._labels(source[0])) for source in operands(node)]
+            results = [(shape_of(node), self._labels(node))]
+        read = _groups_of(op.read, results + sources if backward else sources + results)
+        written = _groups_of(op.written, sources + results if backward else results + sources)
+        amounts: _Amounts = Counter({("operations", ()): 1})
+        for values, groups in zip((*op.read, *op.written), (*read, *written), strict=True):
+            amounts["bytes", groups] += values.nbytes
+            if op.convolving.get("dense"):
+                amounts["conv_bytes", groups] += values.nbytes
+        for kind, amount in op.convolving.items():
+            if kind != "dense":
+                amounts[kind, read[1 + backward]] += amount
+        return amounts
+
+    def _labels(self, node: Node) -> _Groups:
+        """Return the channel group of each dimension of a node's result, "" where nothing can be left out."""
+        turned = operation(node) == "T" and self.trace.parameter(operand(node, 0)) != ""
+        name = self.trace.parameter(operand(node, 0) if turned else node)
+        if not name:
+            return self._layout.axes[node]
+        layer, dimensions = layer_of(name), len(shape_of(node))
+        both = (self._layout.rows.get(layer, ""), self._layout.columns.get(layer, ("", 1))[0])
+        labels = (*both, *[""] * dimensions)[:dimensions]
+        return labels[::-1] if turned else labels
+
+
+_Labelled: TypeAlias = tuple[_Shape, _Groups]
+
+
+def _groups_of(tensors: Sequence[_Values], known: Sequence[_Labelled]) -> list[_Groups]:
+    """Return the channel groups of tensors of an operation, by shape and, of equal shapes, by order."""
+    unused = list(known)
+    found: list[_Groups] = []
+    for shape, _ in tensors:
+        match = next((each for each in unused if shape in (each[0], each[0][::-1])), None)
+        if match is not None:
+            unused.remove(match)
+            found.append(_kept(match[1]))
+        else:
+            found.append(next(filter(None, (_partly(shape, *each) for each in known)), ()))
+    return found
+
+
+def _partly(shape: _Shape, sizes: _Shape, labels: _Groups) -> _Groups:
+    """Return the groups that a tensor has in common with one that it goes with: a sum of it or a number a channel."""
+    if len(shape) == 1 and len(sizes) > 1:
+        return _kept(label for size, label in zip(sizes[1:2], labels[1:2], strict=True) if (size,) == shape)
+    if len(shape) != len(sizes):
+        return ()
+    return _kept(label for have, size, label in zip(shape, sizes, labels, strict=True) if have == size)
+
+
+def _kept(labels: Iterable[str]) -> _Groups:
+    return tuple(filter(None, labels))
+
+
+@contextmanager
+def _by_module(module: nn.Module, counter: _Counter) -> Iterator[list[tuple[int, str]]]:
+    """Charge operations to the innermost running module. Yields its changes, with the number of the next node."""
+    moves = [(0, "")]
+    running = [""]
+
+    def move() -> None:
+        counter.place = running[-1]
+        moves.append((torch._C._autograd._get_sequence_nr(), running[-1]))
+
+    def enter(name: str, *_: object) -> None:
+        running.append(name)
+        move()
+
+    def leave(*_: object) -> None:
+        running.pop()
+        move()
+
+    counter.place = ""
+    hooks: list[RemovableHandle] = []
+    for name, inner in module.named_modules():
+        hooks += [inner.register_forward_pre_hook(partial(enter, name)), inner.register_forward_hook(leave)]
+    try:
+        yield moves
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Charges the work of every operation to a place, which its owner moves."""
+    """Logs every operation that does work, with a place that its owner moves."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.place: Any = None
-        self.found: dict[Any, _Amounts] = {}
+        self.log: list[_Op] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation of torch and charge its work."""
+        """Run an operation of torch and log its work."""
+        sequence = torch._C._autograd._get_sequence_nr()
         result = func(*args, **(kwargs or {}))
-        written = _distinct(result)
-        name = func.overloadpacket.__name__
+        written, name = _values(result), func.overloadpacket.__name__
         if written and not func.is_view and name not in _WITHOUT_VALUES:
-            nbytes = sum(value.nbytes for value in (*_distinct((args, kwargs)), *written))
-            amounts = self.found.setdefault(self.place, Counter())
-            amounts.update(operations=1, bytes=nbytes)
+            convolving: Mapping[str, int] = {}
             if name == "convolution":
-                amounts.update(_convolution(args, result, nbytes))
+                convolving = _convolution(*args, result)
             elif name == "convolution_backward":
-                amounts.update(_convolution_backward(args, nbytes))
+                convolving = _convolution_backward(*args)
+            self.log.append(_Op(name, self.place, sequence, _values((args, kwargs)), written, convolving))
         return result
 
 
-def _distinct(values: Any) -> list[Tensor]:
-    return list({id(value): value for value in tree_leaves(values) if isinstance(value, Tensor)}.values())
+def _values(found: Any) -> tuple[_Values, ...]:
+    once = {id(value): value for value in tree_leaves(found) if isinstance(value, Tensor)}
+    return tuple(_Values(tuple(value.shape), value.nbytes) for value in once.values())
 
 
-def _convolution(args: Sequence[Any], result: Tensor, nbytes: int) -> Mapping[str, int]:
-    given, weight, transposed, groups = args[0], args[1], args[6], args[8]
+def _convolution(*args: Any) -> Mapping[str, int]:
+    given, weight, transposed, groups, result = args[0], args[1], args[6], args[8], args[-1]
     flops = 2 * len(given) * math.prod((given if transposed else result).shape[2:]) * weight.numel()
     if groups > 1:
         return {"depthwise_flops": flops, "depthwise_channels": groups}
-    pointwise = math.prod(weight.shape[2:]) == 1
-    return {"conv_bytes": nbytes, **({"forward_pointwise_flops": flops} if pointwise else {})}
+    return {"dense": 1, "forward_pointwise_flops": flops} if math.prod(weight.shape[2:]) == 1 else {"dense": 1}
 
 
-def _convolution_backward(args: Sequence[Any], nbytes: int) -> Mapping[str, int]:
+def _convolution_backward(*args: Any) -> Mapping[str, int]:
     received, given, weight, transposed, groups, wanted = args[0], args[1], args[2], args[7], args[9], args[10]
     if groups == 1:
-        return {"conv_bytes": nbytes}
+        return {"dense": 1}
     passes = sum(wanted[:2])
     positions = math.prod((given if transposed else received).shape[2:])
     flops = 2 * len(given) * positions * weight.numel() * passes
