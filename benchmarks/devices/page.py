@@ -1,4 +1,5 @@
-"""How far can you trust a second? Writes docs/explanation/device_times.md and its picture from the measured devices.
+"""How far can you trust a second? Writes docs/explanation/device_times.md and its picture from the measured devices,
+and the terms of the catalogue's profiles.
 
 Run: python -m benchmarks devices [--check]. With --check nothing is written: the command fails if the page is not what
 the measurements give, or if a figure misses its limit.
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.devices import trust
+from benchmarks.devices import catalogue, trust
 from benchmarks.devices.measured import resnet50
 from benchmarks.devices.trust import Predictions
 from edgesim.world.clocks.fit import PULL, interval_factor
@@ -368,7 +369,10 @@ def main(words: Sequence[str]) -> None:
     if not given.check:
         PAGE.write_text(render(), encoding="utf-8")
         draw()
+        catalogue.write()
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != render():
         missed.append(f"docs/explanation/{PAGE.name} is not current: python -m benchmarks devices writes it")
+    if given.check:
+        missed += [f"edgesim/config/devices/{name}.toml is not current" for name in catalogue.stale()]
     if missed:
         sys.exit("\n".join(missed))

@@ -25,7 +25,8 @@ KINDS_OF = {
 }
 JETSON_MISSING_J = 28.8  # that the measured joules of a client lack in each round, see README.md
 GPUS = ("v100", "a40", "p100", "rtx_6000")
-RESNET50_FLOPS = 388785242112 / 16  # of a sample, see work.csv
+RESNET50_FLOPS = 388785242112 / 16  # of training on a sample of 3x224x224, see work.csv
+RESNET18_FLOPS = 1032110000000 / 4750  # of training on a sample of 3x32x32, with group norm, as edgesim counts them
 LINPACK = {"raspberry_pi_4": 11.433e9, "raspberry_pi_5": 37.888e9, "xiaomi_sd855": 6.4e9}  # FLOP/s, before this fit
 
 
@@ -290,6 +291,14 @@ def jetson(epochs: int) -> tuple[Predictions, Predictions]:
         predicted(rounds, seconds, parts, length != epochs, "from both other lengths"),
         predicted(joules, full, of_clients[:, None], seen, "from one epoch"),
     )
+
+
+def jetson_terms() -> Mapping[str, float]:
+    """Seconds a FLOP of ResNet18: the seconds of an epoch of all rounds over the FLOPs of the client that has most."""
+    rounds, clients = table("jetson_rounds"), table("jetson_clients")
+    parts = np.stack([np.ones(len(rounds)), rounds["local_epochs"]], axis=1)
+    epoch_s = fit.seconds_per_unit(parts, rounds["seconds_per_round"].to_numpy(float))[1]
+    return {"flops": float(epoch_s / clients["trained_samples"].max() / RESNET18_FLOPS)}
 
 
 @cache

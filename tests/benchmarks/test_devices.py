@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
-from benchmarks.devices import measured, page, trust
+from benchmarks.devices import catalogue, measured, page, trust
+from edgesim.config import device_profiles
 from edgesim.core.work import KINDS, UPDATE_BYTES
 from edgesim.world.clocks import fit
 
@@ -52,6 +55,36 @@ def test_a_page_that_is_not_current_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(page, "PAGE", tmp_path / "device_times.md")
     with pytest.raises(SystemExit, match=r"device_times\.md is not current"):
         page.main(["--check"])
+
+
+def test_the_command_writes_page_picture_and_profiles(monkeypatch, tmp_path):
+    """And mends a profile whose terms are not what the fit gives."""
+    shutil.copytree(catalogue.FOLDER, tmp_path / "devices")
+    board = tmp_path / "devices" / "raspberry_pi_4.toml"
+    whole = board.read_text()
+    board.write_text(whole.replace("[terms.bytes]\nvalue = 0.5", "[terms.bytes]\nvalue = 0.6"))
+    for module, name, path in (
+        (page, "PAGE", tmp_path / "device_times.md"),
+        (page, "PICTURE", tmp_path / "device_times.png"),
+        (catalogue, "FOLDER", tmp_path / "devices"),
+    ):
+        monkeypatch.setattr(module, name, path)
+    assert catalogue.stale() == ["raspberry_pi_4"]
+    page.main([])
+    assert board.read_text() == whole
+    assert (tmp_path / "device_times.png").stat().st_size > 10_000
+    page.main(["--check"])
+
+
+@pytest.mark.parametrize("profile", catalogue.fitted())
+def test_profiles_predict_what_the_fit_does(profile):
+    """Read as a scenario reads them, to the four digits of the file; samples take no time."""
+    terms, spread, *_ = catalogue.fitted()[profile]
+    si = device_profiles.find(profile).si
+    assert si["spread"] == pytest.approx(spread, abs=1e-3)
+    found = {key.removeprefix("terms."): value for key, value in si.items() if key.startswith("terms.")}
+    expected = {kind: value for kind, value in terms.items() if value and kind != "samples"}
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("device", trust.KINDS_OF)
