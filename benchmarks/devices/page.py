@@ -19,7 +19,8 @@ import pandas as pd
 from benchmarks.devices import catalogue, trust
 from benchmarks.devices.measured import resnet50
 from benchmarks.devices.trust import Predictions
-from edgesim.world.clocks.fit import PULL, interval_factor
+from edgesim.core.work import interval_factor
+from edgesim.world.clocks.fit import PULL
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PICTURE = DOCS / "explanation" / "device_times.md", DOCS / "images" / "device_times.png"
@@ -373,6 +374,6 @@ def main(words: Sequence[str]) -> None:
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != render():
         missed.append(f"docs/explanation/{PAGE.name} is not current: python -m benchmarks devices writes it")
     if given.check:
-        missed += [f"edgesim/config/devices/{name}.toml is not current" for name in catalogue.stale()]
+        missed += [f"edgesim/config: {name} is not current" for name in catalogue.stale()]
     if missed:
         sys.exit("\n".join(missed))

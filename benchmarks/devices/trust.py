@@ -14,6 +14,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.devices.measured import OPERATIONS_OF_RESNET50, Steps, candidates, resnet50, steps, table
 from edgesim.core.arrays import Arr
+from edgesim.core.work import interval_factor
 from edgesim.world.clocks import fit
 
 NETWORK = ("flops", "bytes", "conv_bytes", "depthwise_flops", "depthwise_channels", "forward_pointwise_flops")
@@ -69,7 +70,7 @@ class Predictions:
     @property
     def width(self) -> float:
         """Factor of a 90 % interval."""
-        return fit.interval_factor(self.spread)
+        return interval_factor(self.spread)
 
     @property
     def covered(self) -> float:

@@ -133,14 +133,16 @@ def link(name: Annotated[str, typer.Argument(help="Name of a link, such as lte."
 
 
 def print_devices() -> None:
-    """Print the catalogue of devices: name, trust in its seconds, speed, memory, powers, battery and link of each."""
+    """Print the catalogue of devices: name, trust, 90 % interval of seconds, speed, memory, powers, battery, link."""
     from edgesim.config import device_profiles
+    from edgesim.core.work import interval_factor
 
     rows = []
     for profile in device_profiles.all():
         speed = f"{text('flops', profile.flops_per_s)}/s"
-        row = {"device": profile.name, "what it is": profile.title, "trust": profile.trust, "attained": speed}
-        rows.append(row | _texts(profile, _SHOWN))
+        interval = f"x/: {interval_factor(profile.spread):.2g}"
+        row = {"device": profile.name, "what it is": profile.title, "trust": profile.trust, "seconds": interval}
+        rows.append(row | {"attained": speed} | _texts(profile, _SHOWN))
     print_table(rows, {heading: heading for heading in rows[0]})
     print(_ASKED)
 

@@ -59,6 +59,9 @@ QUANTITIES: Mapping[str, Any] = {
     "latency": Delay,
     **{f"terms.{kind}": Delay for kind in PRICED},  # of one unit of a kind of work; see edgesim.world.clocks.terms
 }
+# Of ln(measured / predicted seconds) for one rate worked out from other numbers: where training was measured later, on
+# Raspberry Pi 4 and 5 and a phone, estimates were so far off. See docs/explanation/device_times.md.
+ESTIMATED_SPREAD = 1.64
 Trust: TypeAlias = Literal["measured", "one point", "estimated"]
 _RADIO = ("idle", "transmit", "receive")
 _PRODUCT = ("frequency", "cores", "flops_per_cycle")  # the peak speed of a CPU
@@ -132,12 +135,17 @@ class Profile(BaseModel):
         """Origin of the speed, and so how far its seconds can be trusted.
 
         "measured": fitted to training steps of several networks, with the spread of what the fit misses.
-        "one point": one measured speed. "estimated": a speed worked out from other numbers.
+        "one point": one measured network or speed. "estimated": a speed worked out from other numbers.
         """
-        if self._has("spread"):
+        if self._has("spread") and not self.quantities["spread"].estimate:
             return "measured"
         attained = self.quantities["flops_per_s" if self._has("flops_per_s") else "efficiency"]
         return "estimated" if attained.estimate else "one point"
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of ln(measured / predicted seconds) of a network that was not measured."""
+        return self.si.get("spread", ESTIMATED_SPREAD)
 
     @property
     def peak_flops_per_s(self) -> float | None:

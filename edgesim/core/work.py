@@ -5,6 +5,7 @@ A device's clock has seconds for one unit of each kind. See edgesim.world.clocks
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 UPDATE_BYTES = 28  # that a step of SGD reads and writes for each trained parameter: seven passes over 4 bytes
@@ -23,3 +24,14 @@ KINDS: Mapping[str, str] = {
     "other_flops": "FLOPs of work without layers, such as encoding an update; charged at `flops_per_s`",
 }
 PRICED: tuple[str, ...] = tuple(kind for kind in KINDS if kind != "other_flops")  # with seconds of their own
+LEVEL = 0.9  # share of computations that an interval of their seconds is meant to hold
+
+
+def interval_factor(spread: float, level: float = LEVEL) -> float:
+    """The factor of an interval of seconds: `level` of them lie from predicted / factor to predicted x factor.
+
+    `spread`: standard deviation of ln(measured / predicted).
+    """
+    from statistics import NormalDist  # which most commands need not load
+
+    return math.exp(NormalDist().inv_cdf((1 + level) / 2) * spread)

@@ -75,7 +75,8 @@ def test_numbers_of_profiles_are_those_of_the_catalogue() -> None:
     assert rates == [find(name).si["up"] for name in ("raspberry_pi_4", "raspberry_pi_5")]
     energy = edgesim.load(str(templates()["phones-lte"].joinpath("scenario.toml"))).fleet[1].energy.value
     assert [energy.idle, energy.busy, energy.transmit, energy.receive] == [
-        phone.si[key] for key in ("idle", "busy", "transmit", "receive")
+        *(find("phone_high").si[key] for key in ("idle", "busy")),
+        *(phone.si[key] for key in ("transmit", "receive")),
     ]
     assert sensor.si["idle"] == 0.066
 

@@ -426,3 +426,10 @@ def test_equal_numbers_of_different_types_are_told_apart():
         else:
             with pytest.raises(ValueError, match="cores"):
                 device_profiles.profile_of("x", {**table, **cores})
+
+
+def test_trust_follows_from_the_spread():
+    """Of several networks, of one, and of none: then the spread of estimates."""
+    pi, gpu, laptop = (device_profiles.find(name) for name in ("raspberry_pi_4", "v100", "laptop"))
+    assert [each.trust for each in (pi, gpu, laptop)] == ["measured", "one point", "estimated"]
+    assert pi.spread < gpu.spread < laptop.spread == device_profiles.ESTIMATED_SPREAD

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 
+from edgesim.core.work import interval_factor
 from edgesim.world.clocks import fit
 
 
@@ -127,7 +128,7 @@ def test_spread_and_interval_of_a_normal_law():
     measured, predicted = np.exp(draws), np.ones(200_000)
     found = fit.spread(measured, predicted)
     assert found == pytest.approx(0.2, rel=0.01)
-    width = fit.interval_factor(found)
+    width = interval_factor(found)
     assert width == pytest.approx(np.exp(1.6449 * 0.2), rel=0.01)
     assert ((measured < width) & (measured > 1 / width)).mean() == pytest.approx(0.9, abs=0.005)
     assert fit.covered(measured[:1000], predicted[:1000], list("abcde" * 200)) == pytest.approx(0.9, abs=0.03)

@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from math import comb
-from statistics import NormalDist
 
 import numpy as np
 from scipy.optimize import nnls
 
 from edgesim.core.arrays import Arr
+from edgesim.core.work import LEVEL, interval_factor
 
 Fitting = Callable[[Arr], Arr]  # rows that a fit may see -> coefficients
 
 PULL = 0.1  # rows are predicted to a tenth, and boards differ by a third in their proportions: (0.1 / 0.33)^2
-LEVEL = 0.9  # share of steps that an interval is meant to hold
 EVERY_SET = 5_000  # so many sets of rows are all tried by `most_informative`; of more it takes a greedy one
 
 
@@ -88,11 +87,6 @@ def spread(measured: Arr, predicted: Arr) -> float:
     """Standard deviation of ln(measured / predicted), around 0, as an interval lies around what is predicted."""
     with np.errstate(divide="ignore"):
         return float(np.sqrt(np.mean(np.log(measured / predicted) ** 2)))
-
-
-def interval_factor(spread: float, level: float = LEVEL) -> float:
-    """The factor of an interval: `level` of measured seconds lie from predicted / factor to predicted x factor."""
-    return float(np.exp(NormalDist().inv_cdf((1 + level) / 2) * spread))
 
 
 def covered(measured: Arr, predicted: Arr, groups: Sequence[str], level: float = LEVEL) -> float:
