@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgesim.config.units import PerDevice, Watts, draw
+from edgesim.config.units import Distribution, PerDevice, Watts, draw
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PositiveNumber, Share
@@ -84,9 +84,7 @@ class Power(Radio):
     def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Powers:
         """Return the powers of n devices. Raises ConfigError if busy is below idle."""
         shared = self.shared(n, key, path)
-        static_w = draw(self.busy, n, key.at(3).numpy(), f"{path}.busy") - shared["idle_w"]
-        if (static_w < 0).any():
-            raise ConfigError(f"{path}.busy: must be at least idle, found a device {-static_w.min():g} W below it")
+        static_w = _above_idle(self.busy, shared, key.at(3), f"{path}.busy")
         return Powers(**shared, capacitance=np.zeros(n), static_w=static_w)
 
 
@@ -103,11 +101,17 @@ class GpuEnergy(Radio):
     def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Powers:
         """Return the powers of n devices. Raises ConfigError if the limit is below idle."""
         shared = self.shared(n, key, path)
-        range_w = draw(self.limit, n, key.at(7).numpy(), f"{path}.limit") - shared["idle_w"]
-        if (range_w < 0).any():
-            raise ConfigError(f"{path}.limit: must be at least idle, found a device {-range_w.min():g} W below it")
+        range_w = _above_idle(self.limit, shared, key.at(7), f"{path}.limit")
         utilisation = draw(self.utilisation, n, key.at(8).numpy(), f"{path}.utilisation")
         return Powers(**shared, capacitance=np.zeros(n), static_w=utilisation * range_w)
+
+
+def _above_idle(whole_w: float | Distribution, shared: Mapping[str, Arr], key: Key, path: str) -> Arr:
+    """Return what powers of whole devices add to their idle power, shape (n,). Raises ConfigError if one is below."""
+    added_w: Arr = draw(whole_w, len(shared["idle_w"]), key.numpy(), path) - shared["idle_w"]
+    if (added_w < 0).any():
+        raise ConfigError(f"{path}: must be at least idle, found a device {-added_w.min():g} W below it")
+    return added_w
 
 
 PLUGINS = {"none": NoEnergy, "cpu": CpuEnergy, "power": Power, "gpu": GpuEnergy}

@@ -80,10 +80,9 @@ class CpuArrays(NamedTuple):
     def mean_w(self, work: CpuWork, frequency_hz: Arr) -> Arr:
         """Return the mean watts, shape (k,), that work adds to idle power, seconds that wait for memory included."""
         watts = self.compute_w(frequency_hz)
-        spared_s = (1.0 - self.memory_share) * work.memory_s
-        if not spared_s.any():
+        if not np.count_nonzero(work.memory_s):  # faster than `any` for a single job
             return watts
-        busy_s = self.compute_s(work, frequency_hz)
+        spared_s, busy_s = (1.0 - self.memory_share) * work.memory_s, self.compute_s(work, frequency_hz)
         share = np.divide(spared_s, busy_s, out=np.zeros(len(busy_s)), where=busy_s > 0)
         mean: Arr = watts * (1.0 - share)
         return mean
@@ -106,7 +105,7 @@ class CpuArrays(NamedTuple):
         if self.curve is None:
             free_hz = np.cbrt(self.static_w / (2.0 * self.capacitance * self.cores))
             best_hz = np.clip(free_hz, self.min_hz, self.max_hz)
-            if work.memory_s.any():
+            if np.count_nonzero(work.memory_s):
                 best_hz = np.where(work.memory_s > 0, self._searched_hz(work), best_hz)
         else:
             best_hz = self._searched_hz(work)
