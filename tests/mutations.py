@@ -51,8 +51,8 @@ MUTATIONS = (
     ),
     Mutation(
         "busy power counts idle power again",
-        'f"{path}.busy") - shared["idle_w"]',
-        'f"{path}.busy") + shared["idle_w"]',
+        'key.numpy(), path) - shared["idle_w"]',
+        'key.numpy(), path) + shared["idle_w"]',
     ),
     Mutation(
         "a broken-off job is charged what it did not do",

@@ -75,7 +75,8 @@ def bases() -> dict[str, Table]:
     wireless = {"name": "wireless", "bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}, "fading": "per_round"}
     battery = {"capacity": "20 J", "charge": "3 W", "windows": [["22 h", "6 h"]], "level": {"uniform": [0.3, 1]}}
     with_battery = [{**block, "battery": battery} for block in _FLEET]
-    governed = {**_CPU, "min_frequency": "600 MHz", "governor": {"name": "just_in_time"}}
+    clock = {"name": "terms", "flops": "0.1 ns", "bytes": "0.4 ns", "steps": "1 ms", "clocked": {"bytes": 0.2}}
+    governed = {**_CPU, "min_frequency": "600 MHz", "governor": {"name": "just_in_time"}, "clock": clock}
     cpu_energy = {"name": "cpu", "capacitance": 1e-28, "idle": "0.5 W", "static": "0.5 W", "transmit": "1 W"}
     sessions = [{"name": "sessions", "on": "2 h", "off": "30 min"}, {"name": "diurnal", "zones": 3, "mean": 0.8}]
     crash, restart = {"name": "crash", "probability": 0.2}, {"name": "server_restart", "mean_time": "10 min"}
