@@ -15,6 +15,7 @@ from edgesim.core.price_list import CostProfile, LayerCost, ProductCost
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload
 from edgesim.learning.measure.step import measure
+from edgesim.learning.models.build import applied, build_model, on_meta
 from edgesim.learning.models.flop_counter import flop_counter
 from tests.sizes import full, thinned
 
@@ -297,3 +298,52 @@ def test_prices_by_hand() -> None:
     assert cost_profile.train_flops(frozenset({"a"})) == 111 + 20 + 3000
     assert cost_profile.train_flops(frozenset({"a", "b"})) == 111
     assert cost_profile.nbytes(Payload()) == 4 * (5 + 4)
+
+
+REGNETS = [f"regnet_{each}" for each in (
+    "x_400mf", "x_800mf", "x_1_6gf", "x_3_2gf", "x_8gf", "x_16gf", "x_32gf",
+    "y_400mf", "y_800mf", "y_1_6gf", "y_3_2gf", "y_8gf", "y_16gf", "y_32gf", "y_128gf",
+)]  # fmt: skip
+MULTIPLY_ADDS = {"regnet_x_400mf": 0.413e9, "regnet_y_400mf": 0.402e9}  # printed by torchvision, in units of 1e9
+
+
+@pytest.mark.parametrize("name", thinned(REGNETS[::7], {"regnet_x_400mf"}))
+def test_networks_that_compute_their_sizes_with_tensors_have_a_price(name):
+    """The constructor of RegNet needs the numbers of some tensors, but memory is checked without any."""
+    cls, fixed = find("model", f"torchvision:{name}")
+    module = build_model(cls(**fixed), (3, 224, 224), 1000, Key(0))
+    with flop_counter() as counter:
+        applied(module, on_meta(module), torch.empty(2, 3, 224, 224, device="meta"))
+    multiply_adds = counter.get_total_flops() / 2 / 2
+    assert multiply_adds == pytest.approx(MULTIPLY_ADDS.get(name, multiply_adds), rel=0.003)
+
+
+class Autocast(nn.Module):
+    """A network that names the device of its input, of which autocast may know none without numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            y = self.layer(x)
+        with torch.autocast(device_type=x.device.type, dtype=torch.bfloat16):
+            return (y + self.layer(x)).float()
+
+
+def test_networks_that_use_autocast_have_a_price():
+    """Two uses of 4 x 3 weights, forward and backward, without an input gradient."""
+    assert measure(Autocast(), "autocast", (4,), 3).train_flops() == 2 * 2 * 2 * 4 * 3
+    with pytest.raises(RuntimeError):  # the name is known only while a network runs without numbers
+        torch.autocast("meta", dtype=torch.bfloat16)
+
+
+def test_fused_attention_of_cpus_has_flops():
+    """Forward two products of 5 x 5 x 8 for each of 2 x 3 heads, backward five."""
+    q = torch.ones(2, 3, 5, 8, requires_grad=True)
+    with flop_counter() as counter:
+        out = nn.functional.scaled_dot_product_attention(q, q, q)
+        assert counter.get_total_flops() == 2 * 2 * 6 * 5 * 5 * 8
+        out.sum().backward()
+    assert counter.get_total_flops() == 2 * (2 + 5) * 6 * 5 * 5 * 8

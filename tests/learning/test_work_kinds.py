@@ -3,6 +3,7 @@
 import functools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from edgesim.config.plugins import find
 from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Submodel
 from edgesim.learning.measure.step import measure
+from edgesim.learning.submodel.slicing import thinner
 from tests.sizes import thinned
 
 BATCH = 5  # of the counted steps. The price list was measured with other batches
@@ -166,3 +168,15 @@ def test_amounts_are_those_of_a_real_step(name):
     for frozen in (names - folded for names in frozen_sets(profile.layer_names)):
         assert of_a_step(profile, frozen) == count(module, profile.input_shape, frozen), frozen
     assert of_a_step(profile, set(), True) == count(module, profile.input_shape, set(), True)
+
+
+@pytest.mark.parametrize("name", thinned(["lenet5", "cnn_mnist", "resnet18_bn", "resnet18_gn", "vgg11"], {"lenet5"}))
+def test_thinner_parts_do_the_work_of_thinner_networks(name):
+    """Half of the channels, everywhere or in some groups, against a price list of the thinner network."""
+    module, profile = priced(name)
+    frozen = frozenset(profile.layer_names[: len(profile.layer_names) // 2])
+    for groups in (profile.groups, profile.groups[:1], profile.groups[-1:], profile.groups[::2]):
+        part = Submodel(channels=tuple((group.name, tuple(range(group.size // 2))) for group in groups))
+        thin = measure(thinner(module, part, profile), name, profile.input_shape, CLASSES, kinds=True)
+        for names in (frozenset(), frozen):
+            assert profile.amounts(replace(part, frozen=names)) == thin.amounts(Submodel(frozen=names))

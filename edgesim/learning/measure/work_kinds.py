@@ -324,8 +324,9 @@ class _Run:
         if node is not None and self._layout.groups:
             sources = [(shape_of(*source), self._labels(source[0])) for source in operands(node)]
             results = [(shape_of(node), self._labels(node))]
-        read = _groups_of(op.read, results + sources if backward else sources + results)
-        written = _groups_of(op.written, sources + results if backward else results + sources)
+        either = results + sources
+        read = _groups_of(op.read, either if backward else sources + results, either)
+        written = _groups_of(op.written, sources + results if backward else either, either)
         amounts: _Amounts = Counter({("operations", ()): 1})
         for values, groups in zip((*op.read, *op.written), (*read, *written), strict=True):
             amounts["bytes", groups] += values.nbytes
@@ -351,8 +352,11 @@ class _Run:
 _Labelled: TypeAlias = tuple[_Shape, _Groups]
 
 
-def _groups_of(tensors: Sequence[_Values], known: Sequence[_Labelled]) -> list[_Groups]:
-    """Return the channel groups of tensors of an operation, by shape and, of equal shapes, by order."""
+def _groups_of(tensors: Sequence[_Values], known: Sequence[_Labelled], parts_of: Sequence[_Labelled]) -> list[_Groups]:
+    """Return the channel groups of tensors of an operation, by shape and, of equal shapes, by order.
+
+    A tensor with the shape of none that is known goes with the first of `parts_of` that it fits in some dimension.
+    """
     unused = list(known)
     found: list[_Groups] = []
     for shape, _ in tensors:
@@ -361,7 +365,7 @@ def _groups_of(tensors: Sequence[_Values], known: Sequence[_Labelled]) -> list[_
             unused.remove(match)
             found.append(_kept(match[1]))
         else:
-            found.append(next(filter(None, (_partly(shape, *each) for each in known)), ()))
+            found.append(next(filter(None, (_partly(shape, *each) for each in parts_of)), ()))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 
 from edgesim.config.plugin_fields import Foreign
 from edgesim.core.errors import ConfigError
@@ -72,13 +74,25 @@ def build_model(
 def _check_room(plugin: ModelPlugin, input_shape: Sequence[int], classes: int) -> None:
     """Raise ConfigError if a network and one copy of its weights would not fit into memory. None is allocated."""
     try:
-        with torch.device("meta"):
-            module = plugin.build(input_shape, classes)
+        try:
+            with torch.device("meta"):
+                module = plugin.build(input_shape, classes)
+        except NotImplementedError:  # it computes sizes of layers with tensors, which must have numbers
+            with _WithoutNumbers():
+                module = plugin.build(input_shape, classes)
     except RuntimeError as error:  # a tensor of more bytes than 64 bits count
         raise ConfigError(f"model: cannot make {type(plugin).__name__}: {reason_of(error)}") from error
     tensors = (*module.parameters(), *module.buffers())
     numbers, nbytes = sum(each.numel() for each in tensors), sum(each.nbytes for each in tensors)
     check_memory("model", 2.0 * nbytes, f"{type(plugin).__name__} with {numbers:.3g} numbers, beside a copy of them,")
+
+
+class _WithoutNumbers(TorchFunctionMode):
+    """Makes new tensors without numbers if they are not filled, as those of weights are, and leaves all others."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, `torch.empty` with its result on the meta device."""
+        return func(*args, **{**(kwargs or {}), **({"device": "meta"} if func is torch.empty else {})})
 
 
 def check_fits(
@@ -128,7 +142,24 @@ def applied(module: nn.Module, weights: Mapping[str, Tensor], *x: Tensor) -> Any
         for name, own in own_tensors(inner):
             if id(own) in instead:
                 places[f"{path}.{name}" if path else name] = instead[id(own)]
-    return functional_call(module, places, x, tie_weights=False)
+    without_numbers = any(value.is_meta for value in x)
+    with _autocast_without_numbers() if without_numbers else nullcontext():
+        return functional_call(module, places, x, tie_weights=False)
+
+
+@contextmanager
+def _autocast_without_numbers() -> Iterator[None]:
+    """Let `torch.autocast` take tensors without numbers, of which it changes nothing. torch knows no such device."""
+    begin = torch.autocast.__init__
+
+    def begin_here(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+        begin(self, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
+
+    torch.autocast.__init__ = begin_here  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = begin  # type: ignore[method-assign]
 
 
 def on_meta(module: nn.Module) -> dict[str, Tensor]:

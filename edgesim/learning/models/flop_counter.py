@@ -14,15 +14,24 @@ if TYPE_CHECKING:
 
 
 def flop_counter() -> FlopCounterMode:
-    """Return torch's FLOP counter with a correct count of grouped convolutions and without tracking of modules.
+    """Return torch's FLOP counter, complete for convolutions in groups and attention, without tracking of modules.
 
-    Difference: torch's own formula for the weight gradient ignores groups, which gives fourteen times the true count
-    for a whole EfficientNet-B0 step. It also tracks modules in the backward pass, which fails if a module takes or
-    returns a parameter.
+    torch gives no FLOPs to the fused attention of CPUs, although it does to that of GPUs. Its own formula for the
+    weight gradient ignores groups, which gives fourteen times the true count for a whole EfficientNet-B0 step. It also
+    tracks modules in the backward pass, which fails if a module takes or returns a parameter.
     """
-    from torch.utils.flop_counter import FlopCounterMode  # loads Triton if it is installed: 45 MiB
+    # loads Triton if it is installed: 45 MiB
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _conv_backward_flops})
+    aten = torch.ops.aten
+    formulas = {
+        aten.convolution_backward: _conv_backward_flops,
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: sdpa_backward_flop_count(
+            *shapes[:4]
+        ),
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=formulas)
     counter.mod_tracker = _NoModules()
     return counter
 
