@@ -119,6 +119,24 @@ MUTATIONS = (
         "if flow.ends_s < self.fetched_s",
     ),
     # protocols
+    Mutation(
+        "all servers of a tier draw alike",
+        "view.choose(self._decides.at(Purpose.EDGES",
+        "view.choose(self._key.at(Purpose.EDGES",
+        ("engine",),
+    ),
+    Mutation(
+        "a server of a tier counts only the samples of one edge server",
+        "merged = sum((reports[each.job.id] for each in used), OrderReport())",
+        "merged = next((reports[each.job.id] for each in used), OrderReport())",
+        ("engine",),
+    ),
+    Mutation(
+        "two models of an edge server have one name",
+        "session.model = session.model._replace(version=session.model.version + 1)",
+        "session.model = session.model._replace(version=session.model.version)",
+        ("engine",),
+    ),
     Mutation("sessions draw alike", "_WORD * session_word", "_WORD * 0", ("engine",)),
     Mutation(
         "a session gives up while others have its devices",
