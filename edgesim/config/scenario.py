@@ -34,6 +34,7 @@ from edgesim.config.sections import (
 )
 from edgesim.config.strict_table import StrictTable
 from edgesim.config.units import (
+    Delay,
     FlopsPerSecond,
     FlopsPerSecondOrInf,
     Hertz,
@@ -138,18 +139,30 @@ class Server(StrictTable):
     """Workers of the server, their speed (inf: the work takes no time), and the power of the server idle and at work.
 
     The updates of a merge wait in a queue for the `workers`, each of which averages one update after the other. Other
-    computations of a method follow when all updates are averaged, on one worker. A session has at most one merge in
-    progress.
+    computations of a method follow when all updates are averaged, on one worker, and then the test of the model. A
+    session has at most one merge in progress.
     """
 
     flops_per_s: FlopsPerSecondOrInf = float("inf")  # speed of each worker; inf: the work takes no time
     workers: Count = 1  # number of workers that take updates from the queue at the same time
+    per_byte: Delay = 0.0  # seconds in which a worker reads, decodes and adds one byte of an update
+    test_samples: CountOrZero = 0  # samples with which a worker tests the model after each merge, at flops_per_s
+    round_overhead: Delay = 0.0  # time that the framework adds after each merge, during which no worker is busy
+    first_round_overhead: Delay = 0.0  # time that the framework adds to the first round, in addition
     idle: Watts = 0.0  # power at all times
     busy: Watts = 0.0  # power while one worker computes; each further worker adds busy - idle
 
     @validator(mode="after")
+    def _tests_take_time(self) -> Server:
+        if self.test_samples and self.flops_per_s == float("inf"):
+            raise refusal_at("test_samples", "needs flops_per_s, as tests at infinite speed take no time", "inf")
+        return self
+
+    @validator(mode="after")
     def _busy_is_more(self) -> Server:
-        if self.flops_per_s < float("inf") and self.busy < self.idle:  # with infinite speed it is never busy
+        if (
+            self.flops_per_s < float("inf") or self.per_byte
+        ) and self.busy < self.idle:  # with infinite speed it is never busy
             raise refusal_at("busy", f"must be at least idle, {self.idle:g} W, got {self.busy:g} W", self.busy)
         return self
 

@@ -94,7 +94,17 @@ class Rounds:
         self._observer = observer
         self._best_accuracy = 0.0  # of all evaluations that are settled
         self._start_s = 0.0
-        self._merges = Merges(session.world, session.setting, server.flops_per_s, server.workers, "server")
+        self._overhead_s = server.round_overhead
+        self._first_overhead_s = server.first_round_overhead
+        self._merges = Merges(
+            session.world,
+            session.setting,
+            server.flops_per_s,
+            server.workers,
+            "server",
+            per_byte_s=server.per_byte,
+            test_samples=server.test_samples,
+        )
         self._before = Totals()
         self._costs_before = session.world.costs_by_item()
 
@@ -118,6 +128,10 @@ class Rounds:
         check_closed_by(closed_by)
         session = self.session
         server_s = yield from self._merges.run(result, completions)
+        overhead_s = self._overhead_s + (self._first_overhead_s if session.round == 0 else 0.0)
+        if overhead_s > 0 and not self.stopped:
+            yield session.env.timeout(overhead_s)
+            server_s += overhead_s
         if server_s > 0 and self.stopped:  # at the very instant of the end of the merge
             return
         session.close_round(result, completions)

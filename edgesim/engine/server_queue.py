@@ -15,6 +15,7 @@ import simpy
 from edgesim.core.job import DELIVERED, Completion, Job
 from edgesim.core.learner import ServerStep
 from edgesim.core.limits import check_amount
+from edgesim.core.price_list import WHOLE, profile_of
 from edgesim.core.view import Setting
 from edgesim.engine.pricing import averaging_flops
 from edgesim.engine.world import Merge, World
@@ -26,15 +27,22 @@ class Merges:
     """Merges of a server or an edge server, one at a time, which take time and energy."""
 
     def __init__(
-        self, world: World, setting: Setting, flops_per_s: float, workers: int, key: str, edge: int | None = None
-    ) -> None:
-        """`key`: section of the scenario that errors name; `edge`: place of the edge server; None: the server."""
+        self, world: World, setting: Setting, flops_per_s: float, workers: int, key: str, edge: int | None = None,
+        *, per_byte_s: float = 0.0, test_samples: int = 0,
+    ) -> None:  # fmt: skip
+        """`key`: section of the scenario that errors name; `edge`: place of the edge server; None: the server.
+
+        `per_byte_s`: seconds of a worker for each byte of an update; `test_samples`: tested after each merge.
+        """
         self._world = world
         self._setting = setting
         self._flops_per_s = flops_per_s
         self._workers = workers
         self._key = key
         self._edge = edge
+        self._per_byte_s = per_byte_s
+        whole = profile_of(setting.cost_profile, WHOLE) if test_samples else None
+        self._test_flops = 0.0 if whole is None else test_samples * whole.forward_flops()
         self._merge: Merge | None = None  # at work
 
     def run(self, result: ServerStep, completions: Sequence[Completion]) -> Generator[simpy.Event, Any, float]:
@@ -42,12 +50,18 @@ class Merges:
 
         Raises ConfigError that names the key if that is too much.
         """
-        if self._flops_per_s == inf:
+        if self._flops_per_s == inf and not self._per_byte_s:
             return 0.0
         jobs = [each.job for each in completions if each.outcome in DELIVERED]
         updates_flops = averaging_flops(jobs, self._setting)
-        flops = workers_flops(updates_flops, result.facts.get().server_flops, self._workers)
-        workers_s = [each / self._flops_per_s for each in flops]
+        own_flops = result.facts.get().server_flops + self._test_flops
+        if self._per_byte_s:
+            pairs = zip(jobs, updates_flops, strict=True)
+            updates_s = [flops / self._flops_per_s + job.prices.up_bytes * self._per_byte_s for job, flops in pairs]
+            workers_s = shared_work(updates_s, own_flops / self._flops_per_s, self._workers)
+        else:
+            flops = shared_work(updates_flops, own_flops, self._workers)
+            workers_s = [each / self._flops_per_s for each in flops]
         merge_s = max(workers_s)
         check_merge_s(self._key, merge_s)
         if merge_s > 0:
@@ -71,24 +85,24 @@ def check_merge_s(key: str, merge_s: float) -> None:
     check_amount(f"{key}.flops_per_s", f"a merge of {who}", merge_s, "s")
 
 
-def workers_flops(updates_flops: Sequence[float], own_flops: float, workers: int) -> list[float]:
-    """Return the FLOPs that each worker does in a merge, shape (workers,); all begin together and none pauses.
+def shared_work(updates: Sequence[float], own: float, workers: int) -> list[float]:
+    """Return the FLOPs, or the seconds, of each worker in a merge, shape (workers,); all begin together, none pauses.
 
     Updates are taken in their order by the worker that is free first, of several the one of the lowest number; one is
-    worked on by one worker. `own_flops`: what the method does beside averaging, when all updates are through; the
+    worked on by one worker. `own`: what the method does beside averaging, when all updates are through; the
     worker that was busy last goes on with it alone. So the merge takes as long as its longest worker.
     Source: Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17 (1969), list scheduling.
     """
     if workers == 1:
-        return [own_flops + sum(updates_flops)]
+        return [own + sum(updates)]
     free = [(0.0, worker) for worker in range(workers)]
     heapify(free)
-    for flops in updates_flops:
+    for work in updates:
         done, worker = free[0]
-        heapreplace(free, (done + flops, worker))
+        heapreplace(free, (done + work, worker))
     loads = [done for done, _ in sorted(free, key=lambda each: each[1])]
     last = loads.index(max(loads))
-    loads[last] += own_flops
+    loads[last] += own
     return loads
 
 

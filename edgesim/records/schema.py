@@ -114,7 +114,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         # the round's deadline, fixed or learnt, in seconds after the round was sent out; `inf`: none
         "deadline_s": REAL,
         "staleness_mean": REAL,  # mean over merged jobs of the global models made between request and merge
-        "server_s": REAL,  # seconds of the server's work on the merge
+        "server_s": REAL,  # seconds of the server's work on the merge, and of the framework
         **_CRITICAL,
         "flops": REAL,  # FLOPs of devices since the row before, as all columns down to `energy_server_j`
         "down_bytes": INT,  # bytes to devices

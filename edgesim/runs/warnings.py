@@ -76,7 +76,7 @@ def void_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
     if not scenario.backend.value.trains:
         for path in (("evaluation",), *(("stop", key) for key in ("accuracy", "metric", "milestones"))):
             yield path, _untrained(scenario)
-    if scenario.server.flops_per_s == float("inf"):
+    if scenario.server.flops_per_s == float("inf") and not scenario.server.per_byte:
         for key in ("busy", "workers"):
             yield ("server", key), " without server.flops_per_s, as the server's work takes no time"
     rule = scenario.protocol.value

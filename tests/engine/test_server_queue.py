@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgesim.engine.server_queue import workers_flops
+from edgesim.core.errors import ConfigError
+from edgesim.engine.server_queue import shared_work
 from edgesim.engine.world import worked_s
 from edgesim.runs.simulate import simulate
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
@@ -35,6 +36,45 @@ def test_averaging_takes_two_flops_a_number():
     assert tables["rounds"]["server_s"].tolist() == pytest.approx([merge_s])
     assert tables["rounds"]["now_s"].tolist() == pytest.approx([jobs_s + merge_s])
     assert run.ledger.server_j(run.session.now_s) == pytest.approx((2 * (jobs_s + merge_s), 3 * merge_s))
+
+
+def test_a_round_may_have_seconds_of_its_framework():
+    """3 s a round and 9 s more in the first, which begin after the slowest job; the server is idle meanwhile."""
+    fleet = [{"count": 3, "cpu": {"flops_per_s": "1 GFLOP/s"}}]
+    overheads = {"round_overhead": "3 s", "first_round_overhead": "9 s"}
+    plain = simulate_null(timing_scenario(fleet=fleet, stop={"rounds": 2}))
+    run = simulate_null(timing_scenario(fleet=fleet, stop={"rounds": 2}, server={**overheads, "idle": "2 W"}))
+    ends_s = frames(plain)["rounds"]["now_s"]
+    rounds = frames(run)["rounds"]
+    assert rounds["now_s"].tolist() == pytest.approx((ends_s + [12.0, 15.0]).tolist())
+    assert rounds["server_s"].tolist() == pytest.approx([12.0, 3.0])
+    assert run.ledger.server_j(run.session.now_s) == pytest.approx((2 * (ends_s.iloc[-1] + 15.0), 0.0))
+
+
+@pytest.mark.parametrize(("speed", "workers"), [("inf", 1), (SPEED, 1), ("inf", 3)])
+def test_a_server_may_take_seconds_a_byte(speed, workers):
+    """Three updates of 4 P bytes each, one after the other, or one on each worker."""
+    fleet = [{"count": 3, "cpu": {"flops_per_s": "1 GFLOP/s"}}]
+    server = {"flops_per_s": speed, "per_byte": "5 ns", "workers": workers, "busy": "5 W"}
+    run = simulate_null(timing_scenario(fleet=fleet, server=server))
+    up_bytes = frames(run)["jobs"]["up_bytes"].tolist()
+    update_s = 5e-9 * up_bytes[0] + 2 * params_of(run) / float(speed)
+    assert frames(run)["rounds"]["server_s"].tolist() == pytest.approx([3 / workers * update_s])
+    assert run.ledger.server_j(run.session.now_s)[1] == pytest.approx(5 * 3 * update_s)
+
+
+def test_a_server_may_test_each_model():
+    """It runs forward passes of 100 samples after the merge."""
+    fleet = [{"count": 3, "cpu": {"flops_per_s": "1 GFLOP/s"}}]
+    run = simulate_null(timing_scenario(fleet=fleet, server={"flops_per_s": SPEED, "test_samples": 100}))
+    flops = 6 * params_of(run) + 100 * run.parts.setting.cost_profile.forward_flops()
+    assert frames(run)["rounds"]["server_s"].tolist() == pytest.approx([flops / SPEED])
+
+
+def test_tests_at_infinite_speed_are_refused():
+    """They would take no time."""
+    with pytest.raises(ConfigError, match=r"server\.test_samples: needs flops_per_s"):
+        timing_scenario(server={"test_samples": 100})
 
 
 @pytest.mark.parametrize("share", [0.25, 1.0])
@@ -84,19 +124,19 @@ def test_a_server_that_gets_nothing_does_nothing():
 )
 def test_who_takes_which_update(updates, own, workers, expected):
     """Schedules by hand: in their order, to whoever is free first; the method's own work follows."""
-    assert workers_flops(updates, own, workers) == expected
+    assert shared_work(updates, own, workers) == expected
 
 
 @given(count=st.integers(0, 40), workers=st.integers(1, 9), each=st.floats(1, 1e9))
 def test_equal_updates_take_turns(count, workers, each):
     """Closed form: of n equal updates c workers do ceil(n / c) in a row."""
-    assert max(workers_flops([each] * count, 0.0, workers)) == pytest.approx(-(-count // workers) * each)
+    assert max(shared_work([each] * count, 0.0, workers)) == pytest.approx(-(-count // workers) * each)
 
 
 @given(updates=st.lists(st.floats(0, 100), min_size=1, max_size=30), workers=st.integers(1, 9))
 def test_no_schedule_is_far_from_the_best(updates, workers):
     """Graham 1969: list scheduling lasts at most total / c + (1 - 1 / c) longest, and no less than either bound."""
-    loads = workers_flops(updates, 0.0, workers)
+    loads = shared_work(updates, 0.0, workers)
     assert sum(loads) == pytest.approx(sum(updates))
     mean, longest = sum(updates) / workers, max(updates)
     assert max(mean, longest) * (1 - 1e-9) <= max(loads) <= (mean + (1 - 1 / workers) * longest) * (1 + 1e-9) + 1e-9
