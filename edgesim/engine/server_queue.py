@@ -15,7 +15,6 @@ import simpy
 from edgesim.core.job import DELIVERED, Completion, Job
 from edgesim.core.learner import ServerStep
 from edgesim.core.limits import check_amount
-from edgesim.core.price_list import WHOLE, profile_of
 from edgesim.core.view import Setting
 from edgesim.engine.pricing import averaging_flops
 from edgesim.engine.world import Merge, World
@@ -41,8 +40,7 @@ class Merges:
         self._key = key
         self._edge = edge
         self._per_byte_s = per_byte_s
-        whole = profile_of(setting.cost_profile, WHOLE) if test_samples else None
-        self._test_flops = 0.0 if whole is None else test_samples * whole.forward_flops()
+        self._test_flops = test_samples * setting.cost_profile.forward_flops() if test_samples else 0.0
         self._merge: Merge | None = None  # at work
 
     def run(self, result: ServerStep, completions: Sequence[Completion]) -> Generator[simpy.Event, Any, float]:

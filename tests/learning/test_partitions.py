@@ -14,7 +14,7 @@ from edgesim.learning.data.partitions.dirichlet import cut, take_turns
 from edgesim.learning.data.partitions.two_class import pair_up
 from edgesim.learning.data.split import Split, deal, local_tests
 from edgesim.runs.assembly import assemble
-from tests.conftest import digits_scenario
+from tests.conftest import digits_scenario, timing_scenario
 from tests.sizes import examples
 
 PLUGINS = plugins_of("partition")
@@ -428,3 +428,11 @@ def test_more_impossible_cases() -> None:
 def test_keys_out_of_range_are_refused(name: str, keys: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(PLUGINS[name]).validate_python(keys)
+
+
+def test_sizes_of_each_device():
+    """They are taken as given, and must be as many as there are devices."""
+    parts = assemble(timing_scenario(partition={"name": "sizes", "samples": [7, 5, 3, 2, 1]}))
+    assert parts.setting.samples.tolist() == [7, 5, 3, 2, 1]
+    with pytest.raises(ConfigError, match=r"partition.samples: must have 5 numbers, one a device, has 2"):
+        assemble(timing_scenario(partition={"name": "sizes", "samples": [7, 5]}))
