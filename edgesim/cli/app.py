@@ -27,8 +27,8 @@ PANELS: Mapping[str, Commands] = {
         "explain": look.explain, "energy": look.energy, "cost": look.cost, "devices": look.devices,
     },
     "Look up parts, devices and keys": {
-        "list": parts.list_parts, "model": parts.model, "device": parts.device, "link": parts.link,
-        "calibrate": parts.calibrate, "schema": parts.schema,
+        "list": parts.list_parts, "model": parts.model, "flops": parts.flops, "device": parts.device,
+        "link": parts.link, "calibrate": parts.calibrate, "schema": parts.schema,
     },
     DECIDE: {"diff": look.diff, "report": decisions.report},
     KEEP: {"check": keep.check, "export": keep.export, "cache": keep.cache},

@@ -1,4 +1,4 @@
-"""Commands that look up what scenarios can name: `list`, `model`, `device`, `link`, `calibrate` and `schema`."""
+"""Commands that look up what scenarios can name, from `list` to `schema`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from edgesim.reports.format import text
 if TYPE_CHECKING:
     from edgesim.config.device_profiles import Profile
     from edgesim.config.link_profiles import LinkProfile
+    from edgesim.config.plugin_fields import Chosen
     from edgesim.core.price_list import CostProfile
 
 _DEVICES, _LINKS = "devices", "links"  # kinds from the catalogues
@@ -207,10 +208,7 @@ def model(
     as_json: AsJson = False,
 ) -> None:
     """Show parameters and FLOPs of the layers of a model, and of training only its last layers."""
-    if shape and not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape):
-        raise ConfigError(f"--input: {shape!r} is not a shape; write for example 3x32x32")
-    sizes = tuple(int(size) for size in shape.split("x")) if shape else None
-    facts = numbers_of(measured(name, sizes, classes))
+    facts = numbers_of(measured(name, _sizes(shape), classes))
     if as_json:
         print_json(facts)
         return
@@ -231,28 +229,101 @@ def model(
     print_whole(groups, "units that can be left out")
 
 
-def measured(name: str, shape: tuple[int, ...] | None, classes: int | None) -> CostProfile:
+def _sizes(shape: str | None) -> tuple[int, ...] | None:
+    if shape and not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape):
+        raise ConfigError(f"--input: {shape!r} is not a shape; write for example 3x32x32")
+    return tuple(int(size) for size in shape.split("x")) if shape else None
+
+
+def flops(
+    name: Annotated[
+        str, typer.Argument(metavar="MODULE", help="A model, as in scenarios: torchvision:resnet50 or my_file:MyNet.")
+    ],
+    shape: Annotated[
+        str | None, typer.Option("--input", metavar="CxHxW", help="Input shape. Default: the model's own.")
+    ] = None,
+    train: Annotated[
+        str | None, typer.Option(metavar="LAYERS", help="Layers or modules to train, as in layer4,fc. Default: all.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 1,
+    classes: Annotated[int | None, typer.Option(min=2, help="Number of classes. Default: the model's own.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show FLOPs, work by kind, memory and seconds on every catalogue device of a training step of any network."""
+    from edgesim.config import device_profiles
+    from edgesim.config.plugin_fields import Foreign
+    from edgesim.core.work import KINDS
+    from edgesim.cost import of_users, step_cost
+
+    sizes, plugin = _sizes(shape), model_named(name).value
+    chosen = None if train is None else [layer.strip() for layer in train.split(",")]
+    if isinstance(plugin, Foreign) and sizes and classes is None:  # which is asked, not told, how many outputs it has
+        of = of_users(plugin, sizes, chosen, batch)
+    else:
+        of = step_cost(measured(name, sizes, classes, kinds=True), chosen, batch)
+    devices = [
+        {"device": each.name, "seconds": of.seconds(each.name), "trust": each.trust} for each in device_profiles.all()
+    ]
+    facts = {
+        "model": of.profile.model,
+        "input": list(of.profile.input_shape),
+        "batch": batch,
+        "trained": list(of.trained),
+        "params": of.profile.params,
+        "trained_params": of.trained_params,
+        "forward_flops": _whole(of.forward_flops),
+        "train_flops": _whole(of.train_flops),
+        "work": {kind: _whole(amount) for kind, amount in of.work.items()},
+        "memory_bytes": {**of.memory._asdict(), "total": of.memory.total},
+        "devices": devices,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    size = "x".join(map(str, of.profile.input_shape))
+    title = f"{of.profile.model}, input {size}: {of.profile.params} parameters, {of.trained_params} of them trained"
+    per_sample = {"forward": facts["forward_flops"], "training": facts["train_flops"]}
+    print_table(
+        [{"pass": key, "FLOPs": str(value)} for key, value in per_sample.items()],
+        {"pass": "pass", "FLOPs": "FLOPs per sample"},
+        title,
+    )
+    work = [{"kind": kind, "amount": str(_whole(of.work[kind])), "meaning": KINDS[kind]} for kind in of.work]
+    print_table(work, {key: key for key in work[0]}, f"work of a step on {batch} samples")
+    memory = [{"part": part, "bytes": str(nbytes)} for part, nbytes in facts["memory_bytes"].items()]
+    print_table(memory, {key: key for key in memory[0]}, "memory at the peak of the step, with SGD")
+    rows = [{**each, "seconds": f"{each['seconds']:.3g}"} for each in devices]
+    print_table(rows, {key: key for key in rows[0]}, "seconds of the step")
+
+
+def measured(name: str, shape: tuple[int, ...] | None, classes: int | None, kinds: bool = False) -> CostProfile:
     """Return the cost profile of a model by its name in scenarios; shape and classes default to the model's own.
 
-    Raises ConfigError if there is no such model or it does not fit.
+    `kinds`: with the kinds of work beside FLOPs. Raises ConfigError if there is no such model or it does not fit.
     """
+    from edgesim.core.rng import Key
+    from edgesim.runs.network import network_of
+
+    # the profile does not depend on the weights that are drawn
+    return network_of(model_named(name), shape, classes, Key(0), remedy=_REMEDY, kinds=kinds).cost_profile
+
+
+def model_named(name: str) -> Chosen:
+    """Return the model of a name in scenarios. Raises ConfigError if there is none."""
     from pydantic import ValidationError
     from pydantic_core import PydanticCustomError
 
     from edgesim.config.plugin_fields import PartOf
     from edgesim.config.units import reason
-    from edgesim.core.rng import Key
-    from edgesim.runs.network import network_of
 
     try:
-        model = PartOf("model").read(name)
+        model: Chosen = PartOf("model").read(name)
     except ValidationError as error:
         where = ".".join(["model", *map(str, error.errors()[0]["loc"])])
         raise ConfigError(f"{where}: {reason(error)}") from error
     except PydanticCustomError as error:
         raise ConfigError(f"model: {error.message()}") from error
-    # the profile does not depend on the weights that are drawn
-    return network_of(model, shape, classes, Key(0), remedy=_REMEDY).cost_profile
+    return model
 
 
 def numbers_of(cost_profile: CostProfile) -> dict[str, Any]:

@@ -60,6 +60,7 @@ COMMANDS = {
     "energy": RUN,
     "cost": "priced",
     "devices": RUN,
+    "flops": "lenet5",
     "device": "raspberry_pi_4",
     "link": "lte",
     "calibrate": "--seconds 0 --models cnn_digits --models mlr --batch 2",

@@ -34,13 +34,14 @@ ARROWS: dict[str, set[str]] = {
     },
     "studies": {"config", "core", "execution", "files", "learning", "records", "reports", "runs"},
     "pytest_plugin": {"core", "reports", "studies"},
-    "cli": {"config", "core", "execution", "files", "records", "reports", "runs", "studies"},
+    "cost": {"config", "core", "learning"},
+    "cli": {"config", "core", "cost", "execution", "files", "records", "reports", "runs", "studies"},
 }
 ROOTS = {"edgesim", "__main__"}  # edgesim.run, edgesim.load, edgesim.open; and what python -m edgesim starts
 
 # Big libraries -> the parts that may import them.
 LIBRARIES: dict[str, set[str]] = {
-    "torch": {"learning", "methods", "execution", "execution.backends", "runs"},
+    "torch": {"cost", "learning", "methods", "execution", "execution.backends", "runs"},
     "torchvision": {"learning"},
     "simpy": {"engine"},
     "matplotlib": {"reports"},

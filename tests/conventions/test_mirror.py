@@ -36,6 +36,7 @@ ABOUT_SEVERAL = {
         "messages": "errors, warnings and closed pipes of all commands",
         "numbers": "numbers in the tables of all commands",
         "calibrate": "`calibrate`, in edgesim/cli/parts.py",
+        "flops": "`flops`, in edgesim/cli/parts.py",
         "estimate": "`estimate`, in edgesim/cli/scenarios.py",
         "explain": "`explain`, in edgesim/cli/look.py",
         "start_up": "modules that commands load, in processes of their own",

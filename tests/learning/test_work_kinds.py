@@ -134,7 +134,7 @@ def priced(name: str) -> tuple[nn.Module, CostProfile]:
 
 def frozen_sets(names: tuple[str, ...]) -> list[set[str]]:
     half = len(names) // 2
-    return [set(), {*names[:-1]}, {*names[:half]}, {*names[half:]}, {*names[::2]}, {*names[1::2]}, {*names[1:]}]
+    return [set(), {*names[:-1]}, {*names[:half]}, {*names[half:]}, {*names[::2]}]
 
 
 def count(module: nn.Module, shape: tuple[int, ...], frozen: set[str], forward_only: bool = False) -> Counter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -47,14 +48,8 @@ def build_model(
     if isinstance(plugin, ModelPlugin) and not priced:
         _check_room(plugin, input_shape, classes)
     with seeded(key):
-        module = plugin.build(input_shape, classes) if isinstance(plugin, ModelPlugin) else _call(plugin)
-    frozen = {id(value): value.detach() for value in module.parameters() if not value.requires_grad}
-    owned = [(inner, name, own) for inner in module.modules() for name, own in own_tensors(inner)]
-    for inner, name, own in owned:
-        if id(own) in frozen:
-            delattr(inner, name)
-            inner.register_buffer(name, frozen[id(own)])
-            setattr(inner, name, frozen[id(own)])  # recurrent layers update a list of their own here
+        module = plugin.build(input_shape, classes) if isinstance(plugin, ModelPlugin) else users_network(plugin)
+    _keep_frozen(module)
     if not priced:
         check_fits(module, input_shape, classes, objective)
         for name, value in module.named_parameters():
@@ -69,6 +64,43 @@ def build_model(
         if tensor.dim() == 4:  # PyTorch's own conversion of a module fails at tensors of five dimensions
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return module
+
+
+def _keep_frozen(module: nn.Module) -> None:
+    """Turn parameters that their author froze into buffers."""
+    frozen = {id(value): value.detach() for value in module.parameters() if not value.requires_grad}
+    owned = [(inner, name, own) for inner in module.modules() for name, own in own_tensors(inner)]
+    for inner, name, own in owned:
+        if id(own) in frozen:
+            delattr(inner, name)
+            inner.register_buffer(name, frozen[id(own)])
+            setattr(inner, name, frozen[id(own)])  # recurrent layers update a list of their own here
+
+
+def bare_copy(module: nn.Module) -> nn.Module:
+    """Return a copy of a network in training mode without numbers, in which frozen parameters are buffers.
+
+    The network itself is neither changed nor copied.
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    instead: dict[int, Any] = {id(value): torch.empty_like(value, device="meta") for value in tensors}
+    for value in module.parameters():
+        instead[id(value)] = nn.Parameter(instead[id(value)], requires_grad=value.requires_grad)
+    bare = copy.deepcopy(module, instead).train()
+    _keep_frozen(bare)
+    return bare
+
+
+def output_shape(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a network's output for one sample. Raises ConfigError if it cannot take the input."""
+    given = "x".join(map(str, input_shape))
+    try:
+        output = applied(module, on_meta(module), torch.empty(2, *input_shape, device="meta"))
+    except Exception as error:  # any error of a user's own network
+        raise ConfigError(f"{type(module).__name__} cannot take inputs of {given}: {reason_of(error)}") from error
+    if not isinstance(output, Tensor):
+        raise ConfigError(f"{type(module).__name__} must give a tensor, gives {type(output).__name__}")
+    return tuple(output.shape[1:])
 
 
 def _check_room(plugin: ModelPlugin, input_shape: Sequence[int], classes: int) -> None:
@@ -189,8 +221,8 @@ def own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from layer.named_buffers(recurse=False, remove_duplicate=False)
 
 
-def _call(plugin: Foreign) -> nn.Module:
-    """Call a user's own class, or a function that declares that it returns a network."""
+def users_network(plugin: Foreign) -> nn.Module:
+    """Return the network of a user's own class, or of a function that declares that it returns one."""
     made: Any = plugin.cls
     if not isinstance(made, type):
         try:

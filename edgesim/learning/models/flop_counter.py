@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch.utils.module_tracker import ModuleTracker
@@ -21,14 +21,14 @@ def flop_counter() -> FlopCounterMode:
     tracks modules in the backward pass, which fails if a module takes or returns a parameter.
     """
     # loads Triton if it is installed: 45 MiB
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+    from torch.utils.flop_counter import FlopCounterMode
 
-    aten = torch.ops.aten
+    aten, count = torch.ops.aten, cast("Any", torch.utils.flop_counter)  # whose formulas are not typed
     formulas = {
         aten.convolution_backward: _conv_backward_flops,
-        aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: sdpa_backward_flop_count(
-            *shapes[:4]
+        aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: count.sdpa_flop_count(*shapes[:3]),
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+            lambda *shapes, **_: count.sdpa_backward_flop_count(*shapes[:4])
         ),
     }
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
