@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,8 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from edgesim.config.plugins import find
-from edgesim.core.price_list import CostProfile
-from edgesim.core.task import Submodel
+from edgesim.core.cost_model import CostModel
+from edgesim.core.price_list import WHOLE, CostProfile
+from edgesim.core.task import Pass, Submodel
+from edgesim.learning.cost_models.measured import Measured
+from edgesim.learning.cost_models.priced_as import As
+from edgesim.learning.cost_models.table import TableCost
+from edgesim.learning.cost_models.x3 import X3
 from edgesim.learning.measure.step import measure
 from edgesim.learning.submodel.slicing import thinner
 from tests.sizes import thinned
@@ -180,3 +186,46 @@ def test_thinner_parts_do_the_work_of_thinner_networks(name):
         thin = measure(thinner(module, part, profile), name, profile.input_shape, CLASSES, kinds=True)
         for names in (frozenset(), frozen):
             assert profile.amounts(replace(part, frozen=names)) == thin.amounts(Submodel(frozen=names))
+
+
+def amounts_of(cost: CostModel, profile: CostProfile, work: Pass, part: Submodel = WHOLE) -> dict[str, float]:
+    """Amounts of 30 samples in 3 steps."""
+    amounts = cost.amounts(profile, work, part, np.array([30.0]), np.array([3.0]))
+    return {kind: float(amount[0]) for kind, amount in amounts.items()}
+
+
+def test_amounts_of_passes():
+    """Samples and steps of training, of passes over samples of their own and in a test; other work has only FLOPs."""
+    _, profile = priced("lenet5")
+    (per_sample, per_step), params = profile.amounts()["bytes"], profile.params
+    train = amounts_of(Measured(), profile, Pass(times=2.0))
+    assert train["flops"] == 60 * profile.train_flops()
+    assert (train["samples"], train["steps"], train["update_bytes"]) == (60, 6, 3 * 28 * params)
+    assert train["bytes"] == 60 * per_sample + 6 * per_step
+    own = amounts_of(Measured(), profile, Pass(samples=7))
+    assert (own["samples"], own["steps"], "update_bytes" in own) == (7, 1, False)
+    forward = amounts_of(Measured(), profile, Pass("forward"))
+    assert forward["operations"] == 3 * profile.amounts(forward_only=True)["operations"][1] < train["operations"] / 2
+    assert amounts_of(Measured(), profile, Pass("param_step")) == {"other_flops": 3 * params}
+    assert amounts_of(Measured(), profile, Pass("flops", times=5.0)) == {"other_flops": 5}
+    head = Submodel(frozen=frozenset(profile.layer_names[:-1]))
+    assert amounts_of(Measured(), profile, Pass(), head)["update_bytes"] == 3 * 28 * profile.layers[-1].params
+
+
+def test_amounts_of_other_cost_models():
+    """Three times forward, ratios by width, and the share of a part by kind in the network that is charged."""
+    (_, own), (_, large) = priced("lenet5"), priced("resnet18")
+    forward, train = (amounts_of(Measured(), own, Pass(kind)) for kind in ("forward", "train"))
+    tripled = amounts_of(X3(), own, Pass())
+    assert tripled["bytes"] == 3 * forward["bytes"] and tripled["steps"] == 3
+    assert tripled["update_bytes"] == train["update_bytes"]
+    half = amounts_of(TableCost(ratios=(0.5,)), own, Pass(), Submodel(width=1))
+    assert (half["bytes"], half["samples"]) == (train["bytes"] / 2, 30)
+    head, charged_as = Submodel(frozen=frozenset(own.layer_names[:-1])), replace(own, charged_as=large)
+    cost, part = As(model="torchvision:resnet18"), amounts_of(Measured(), own, Pass(), head)
+    whole = amounts_of(cost, charged_as, Pass())
+    assert whole == amounts_of(Measured(), large, Pass())
+    for kind, amount in amounts_of(cost, charged_as, Pass(), head).items():
+        share = part.get(kind, part["flops"]) / train.get(kind, train["flops"])
+        assert amount == pytest.approx(share * whole[kind])
+    assert amounts_of(cost, charged_as, Pass("flops", times=2.0)).keys() == {"other_flops"}

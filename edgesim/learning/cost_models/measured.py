@@ -56,8 +56,7 @@ class Measured(CostModel):
 
         Raises ValueError if the kinds of the network have not been measured.
         """
-        submodel = work.submodel or submodel
-        flops = self.flops(cost_profile, work, submodel, samples, steps)
+        flops, submodel = self.flops(cost_profile, work, submodel, samples, steps), work.submodel or submodel
         if work.kind not in ("train", "forward"):
             return {"other_flops": flops}
         done = work.times * _done(work, samples)

@@ -70,7 +70,7 @@ class As(CostModel):
         network does no work of the kind.
         """
         large, flops = _large(cost_profile), self.flops(cost_profile, work, submodel, samples, steps)
-        if work.kind == "flops":
+        if work.kind not in ("train", "forward"):
             return {"other_flops": flops}
         whole = Measured().amounts(large, replace(work, submodel=Submodel()), Submodel(), samples, steps)
         share = _share(cost_profile, work, submodel)
