@@ -28,8 +28,8 @@ def test_the_cells_of_the_study() -> None:
     """FedBuff has no rounds, so no deadline."""
     study = load_study(SHIPPED)
     cells = [tuple(cell.labels.values()) for cell in study.cells("quick")]
-    methods = [("fedavg", "none"), ("fedavg", "20s"), ("fedprox", "none"), ("fedprox", "20s")]
-    methods += [("fedpmt", "none"), ("fedpmt", "20s"), ("fedbuff", "none")]
+    methods = [("fedavg", "none"), ("fedavg", "60s"), ("fedprox", "none"), ("fedprox", "60s")]
+    methods += [("fedpmt", "none"), ("fedpmt", "60s"), ("fedbuff", "none")]
     assert cells == [(*method, seed) for method in methods for seed in ("1", "2", "3")]
     blocks = edgesim.load(SHIPPED.parent / study.base).fleet
     assert [(block.name, block.count) for block in blocks] == [("phone", 30), ("board", 20)]
@@ -58,7 +58,7 @@ def test_accounts_and_the_sentence_on_the_deadline(tmp_path: Path, monkeypatch: 
             "energy_server_j": 30.0 * run.summary()["sim_time_s"],
         }
         scenario = run.manifest["scenario"]
-        deadline = "20s" if scenario["protocol"]["name"] == "deadline" else "none"
+        deadline = "60s" if scenario["protocol"]["name"] == "deadline" else "none"
         for column, value in joules.items():
             key = (scenario["method"]["name"], deadline, column)
             by_hand[key] = float(value)
@@ -73,8 +73,8 @@ def test_accounts_and_the_sentence_on_the_deadline(tmp_path: Path, monkeypatch: 
     assert f"fedbuff, none has the lowest energy: {lead_kj:.3g} kJ (one run)" in page
     assert page.index("has the lowest energy:") < page.index("has the lowest energy of the network:")
     assert re.search(r"<th[^>]*>(<[^>]*>)*energy of the network<", page)
-    less_j = {name: energy_j[name, "none"] - energy_j[name, "20s"] for name in ("fedavg", "fedprox", "fedpmt")}
+    less_j = {name: energy_j[name, "none"] - energy_j[name, "60s"] for name in ("fedavg", "fedprox", "fedpmt")}
     assert less_j["fedavg"] > 0 and less_j["fedprox"] > 0 and less_j["fedpmt"] == 0
     told = [f"{name} {less_j[name]:.0f} J" for name in ("fedavg", "fedprox")]
-    sentence = re.search(r"deadline 20s instead of none, energy: ([^<]*)\.<", page)
+    sentence = re.search(r"deadline 60s instead of none, energy: ([^<]*)\.<", page)
     assert sentence and [re.sub(r" \(.*", "", each) for each in sentence[1].split("; ")] == [*told, "fedpmt the same"]
