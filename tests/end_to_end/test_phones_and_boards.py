@@ -74,7 +74,7 @@ def test_accounts_and_the_sentence_on_the_deadline(tmp_path: Path, monkeypatch: 
     assert page.index("has the lowest energy:") < page.index("has the lowest energy of the network:")
     assert re.search(r"<th[^>]*>(<[^>]*>)*energy of the network<", page)
     less_j = {name: energy_j[name, "none"] - energy_j[name, "60s"] for name in ("fedavg", "fedprox", "fedpmt")}
-    assert less_j["fedavg"] > 0 and less_j["fedprox"] > 0 and less_j["fedpmt"] == 0
-    told = [f"{name} {less_j[name]:.0f} J" for name in ("fedavg", "fedprox")]
+    assert min(less_j.values()) > 0
+    told = [f"{name} {less:.0f} J" for name, less in less_j.items()]
     sentence = re.search(r"deadline 60s instead of none, energy: ([^<]*)\.<", page)
-    assert sentence and [re.sub(r" \(.*", "", each) for each in sentence[1].split("; ")] == [*told, "fedpmt the same"]
+    assert sentence and [re.sub(r" \(.*", "", each) for each in sentence[1].split("; ")] == told
