@@ -88,7 +88,7 @@ class Lstm(nn.Module):
         return self.head(self.cells(x.flatten(1).unflatten(1, (-1, 6)))[0][:, -1])
 
 
-SMALL = {"attention": Attention, "shared": Shared, "lstm": Lstm}
+SMALL = {"attention": Attention, "shared": Shared}
 
 
 class Count(TorchDispatchMode):
@@ -114,6 +114,7 @@ class Count(TorchDispatchMode):
             passes = args[-1][:2].count(True) if back else 1
             positions = math.prod((args[0] if back else out).shape[2:])
             flops = 2 * passes * len(given) * positions * kernel.numel()
+            self.found["convolutions"] += 1
             self.found["depthwise_channels"] += passes * groups * (groups > 1)
             self.found["depthwise_flops"] += flops * (groups > 1)
             self.found["conv_bytes"] += nbytes * (groups == 1)
@@ -174,6 +175,18 @@ def test_amounts_are_those_of_a_real_step(name):
     for frozen in (names - folded for names in frozen_sets(profile.layer_names)):
         assert of_a_step(profile, frozen) == count(module, profile.input_shape, frozen), frozen
     assert of_a_step(profile, set(), True) == count(module, profile.input_shape, set(), True)
+
+
+def test_an_lstm_is_one_kernel_for_all_positions():
+    """torch.nn.LSTM: neither operations nor weights that are read grow with the positions; FLOPs do."""
+    with torch.device("meta"):
+        few, many = (measure(Lstm(), "lstm", (3, 4, side), CLASSES, kinds=True) for side in (8, 80))
+    one, other = of_a_step(few, set()), of_a_step(many, set())
+    assert one["operations"] == other["operations"] < 100
+    assert one["bytes"] < other["bytes"] < 10 * one["bytes"]
+    assert many.train_flops() > 9 * few.train_flops()
+    head = of_a_step(many, {"cells"})
+    assert head["operations"] < other["operations"] and head["bytes"] < other["bytes"]
 
 
 @pytest.mark.parametrize("name", thinned(["lenet5", "cnn_mnist", "resnet18_bn", "resnet18_gn", "vgg11"], {"lenet5"}))

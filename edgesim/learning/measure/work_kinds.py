@@ -9,7 +9,8 @@ any f, and T stands for the layers behind its operands.
 
 Conventions. An operation reads its operands and writes its results: the bytes of each count once, so that a result in
 place of an operand counts as read and as written. Views and tensors without values cost nothing. Kernels are those of
-tensors without numbers: attention is not fused. Products with frozen matrices run as those with trained ones.
+tensors without numbers: attention is not fused. Products with frozen matrices run as those with trained ones. But a
+module torch.nn.LSTM runs as one kernel a layer on CPUs, so that operations that it repeats count once.
 """
 
 from __future__ import annotations
@@ -238,14 +239,25 @@ class _Run:
         made = sorted((node._sequence_nr(), place) for place, node in enumerate(self.trace.nodes))
         self._made = [(number, place) for number, place in made if operands(self.trace.nodes[place])]
         self._received: dict[int, tuple[Tensor | None, ...]] = {}
+        fused = {name for name, inner in module.named_modules() if isinstance(inner, nn.LSTM) and not inner.proj_size}
+        alike: dict[Any, int] = {}
+        self._repeated: set[int] = set()  # nodes of these modules like one before
+        for place, node in enumerate(self.trace.nodes):
+            if fused and (name := self.module_of(place)) in fused:
+                sizes = [shape_of(*source) for source in operands(node)]
+                if alike.setdefault((name, operation(node), shape_of(node), *sizes), place) != place:
+                    self._repeated.add(place)
         self.backward: Mapping[Any, _Amounts] = {}
         self.forward: dict[str, _Amounts] = {}
         self.copies: list[tuple[Owners, _Amounts]] = []
         untracked = iter(plain.log)
         awaited = next(untracked, None)
+        ran: set[Any] = set()
         for op in self._counter.log:
             node = self._node_at(op.sequence)
-            amounts = self._amounts(op, node)
+            same = op.place, op.name, op.read, op.written
+            amounts: _Amounts = Counter() if op.place in fused and same in ran else self._amounts(op, node)
+            ran.add(same)
             if awaited is not None and (op.name, op.place, op.read) == (awaited.name, awaited.place, awaited.read):
                 self.forward.setdefault(op.place, Counter()).update(amounts)
                 awaited = next(untracked, None)
@@ -297,10 +309,14 @@ class _Run:
         """Yield the amounts of backward outside nodes: sums of the gradients of results that are used several times."""
         left = Counter(self.backward.get(None, Counter()))
         uses = Counter(use for node in self.trace.nodes for use in operands(node))
+        once = Counter(
+            use for place, node in enumerate(self.trace.nodes) if place not in self._repeated for use in operands(node)
+        )
         for (node, place), times in uses.items():
             nbytes = numel(node, place) * node._input_metadata[place].dtype.itemsize
             groups = _kept(self._labels(node)) if place == 0 else ()
-            sums: _Amounts = Counter({("operations", ()): times - 1, ("bytes", groups): 3 * (times - 1) * nbytes})
+            added = max(once[node, place] - 1, 0)
+            sums: _Amounts = Counter({("operations", ()): added, ("bytes", groups): 3 * added * nbytes})
             left.subtract({("operations", ()): times - 1, ("bytes", ()): 3 * (times - 1) * nbytes})
             yield self.trace.behind(node), sums
         yield self.trace.behind(self.trace.loss.grad_fn), left  # the gradient of the loss itself
@@ -312,7 +328,7 @@ class _Run:
             step()
         found: dict[Any, _Amounts] = {}
         for op in self._counter.log:
-            if only is None or op.place == only:
+            if op.place not in self._repeated and (only is None or op.place == only):
                 node = None if op.place is None else self.trace.nodes[op.place]
                 found.setdefault(op.place, Counter()).update(self._amounts(op, node, backward=True))
         return found
@@ -335,6 +351,8 @@ class _Run:
         for kind, amount in op.convolving.items():
             if kind != "dense":
                 amounts[kind, read[1 + backward]] += amount
+        if op.convolving:
+            amounts["convolutions", ()] += 1
         return amounts
 
     def _labels(self, node: Node) -> _Groups:

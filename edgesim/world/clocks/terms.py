@@ -64,6 +64,7 @@ class TermsClock(ClockPart):
     depthwise_flops: PerDevice[Delay] = 0.0  # one FLOP of depthwise and grouped convolutions, in addition
     depthwise_channels: PerDevice[Delay] = 0.0  # one group of such a convolution, each pass and step
     forward_pointwise_flops: PerDevice[Delay] = 0.0  # one FLOP of 1x1 convolutions in forward, in addition
+    convolutions: PerDevice[Delay] = 0.0  # one call of a convolution, forward or backward
     operations: PerDevice[Delay] = 0.0  # one operation on tensors
     update_bytes: PerDevice[Delay] = 0.0  # one byte that the update of the weights moves
     samples: PerDevice[Delay] = 0.0  # reading one sample
