@@ -127,7 +127,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["devices"]:  # times nothing: it compares clocks with measurements that are there
+    if sys.argv[1:2] == ["calibration"]:  # its own words, see there
+        from benchmarks.calibration import main as calibration
+
+        calibration(sys.argv[2:])
+    elif sys.argv[1:2] == ["devices"]:  # times nothing: it compares clocks with measurements that are there
         from benchmarks.devices.page import main as devices
 
         devices(sys.argv[2:])

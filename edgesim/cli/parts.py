@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -23,13 +24,13 @@ from edgesim.reports.format import text
 if TYPE_CHECKING:
     from edgesim.config.device_profiles import Profile
     from edgesim.config.link_profiles import LinkProfile
-    from edgesim.config.plugin_fields import Chosen
     from edgesim.core.price_list import CostProfile
 
 _DEVICES, _LINKS = "devices", "links"  # kinds from the catalogues
 _ASKED = 'A block has a battery if it asks for one: battery = "rechargeable", or { charge = "5 W", windows = [...] }.'
 _SHOWN = ("memory", "idle", "busy", "battery", "up", "down")  # quantities of a device
 _REMEDY = "give --input and --classes, such as --input 3x32x32 --classes 10"
+_IDLE_S = 10.0  # before timing, to see the idle power
 _LAYER = ("name", "kind", "params", "forward_flops", "weight_grad_flops", "input_grad_flops")
 
 
@@ -254,6 +255,7 @@ def flops(
     from edgesim.config.plugin_fields import Foreign
     from edgesim.core.work import KINDS
     from edgesim.cost import of_users, step_cost
+    from edgesim.runs.network import model_named
 
     sizes, plugin = _sizes(shape), model_named(name).value
     chosen = None if train is None else [layer.strip() for layer in train.split(",")]
@@ -302,28 +304,10 @@ def measured(name: str, shape: tuple[int, ...] | None, classes: int | None, kind
     `kinds`: with the kinds of work beside FLOPs. Raises ConfigError if there is no such model or it does not fit.
     """
     from edgesim.core.rng import Key
-    from edgesim.runs.network import network_of
+    from edgesim.runs.network import model_named, network_of
 
     # the profile does not depend on the weights that are drawn
     return network_of(model_named(name), shape, classes, Key(0), remedy=_REMEDY, kinds=kinds).cost_profile
-
-
-def model_named(name: str) -> Chosen:
-    """Return the model of a name in scenarios. Raises ConfigError if there is none."""
-    from pydantic import ValidationError
-    from pydantic_core import PydanticCustomError
-
-    from edgesim.config.plugin_fields import PartOf
-    from edgesim.config.units import reason
-
-    try:
-        model: Chosen = PartOf("model").read(name)
-    except ValidationError as error:
-        where = ".".join(["model", *map(str, error.errors()[0]["loc"])])
-        raise ConfigError(f"{where}: {reason(error)}") from error
-    except PydanticCustomError as error:
-        raise ConfigError(f"model: {error.message()}") from error
-    return model
 
 
 def numbers_of(cost_profile: CostProfile) -> dict[str, Any]:
@@ -363,61 +347,112 @@ def _whole(value: Any) -> Any:
 
 def calibrate(
     out: Annotated[Path | None, typer.Option(help="The profile file to write, NAME.toml.")] = None,
-    models: Annotated[list[str] | None, typer.Option(help="A model to time. Repeatable. Default: all.")] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="A batch size. Repeatable. Default: 10 and 32.")] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL[@CxHxW]",
+            help="A network to time, with the shape of its inputs. Repeatable. Default: eight networks that show all "
+            "kinds of work.",
+        ),
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="A batch size. Repeatable. Default: 4 and 16.")] = None,
     seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds of measuring. Models without a measurement are named.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            min=0, help="Seconds of measuring. Networks without a measurement are named. Default: 240, 60 with --quick."
+        ),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that train.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Time three networks and scale an existing profile.")] = False,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE", help="The profile to scale. Default with --quick: the one that fits the steps best."
+        ),
+    ] = None,
+    power: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Fit watts that a meter writes meanwhile: CSV, or tegrastats of a Jetson."),
+    ] = None,
+    share: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write steps and profile as CSV, for the catalogue.")
+    ] = None,
+    cpu_time: Annotated[
+        bool, typer.Option("--cpu-time", help="Count CPU seconds of one thread, where other processes compute.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure the training speed of this host and write a device profile."""
-    from edgesim.config.device_profiles import to_toml
+    from edgesim.config.device_profiles import find, to_toml
     from edgesim.runs import calibrate as measuring
+    from edgesim.runs import power_log
 
+    seconds = (60.0 if quick else 240.0) if seconds is None else seconds
     if not math.isfinite(seconds):
         raise ConfigError(f"--seconds: must be finite, got {seconds}")
+    if cpu_time and threads > 1:
+        raise ConfigError(f"--cpu-time: counts one thread, got --threads {threads}")
     if out is not None:
         if out.suffix != ".toml":
             raise ConfigError(f"--out: {out} must end with .toml, so that scenarios can name it as a profile")
         check_file(out)
-    timings = measuring.time_steps(
-        models or measuring.model_names(), [10, 32] if batch is None else batch, seconds, tell=print_note
-    )
-    found = measuring.calibrate(timings, measuring.peak_rate())
-    profile = found.profile(out.stem if out else "host", "This host, one thread", date.today().year)
+    if share is not None:
+        check_file(share, "--share")
+    scaled = None if base is None else find(base)
+    if scaled is not None:
+        measuring.terms_of(scaled)  # refuses a profile without terms before it times
+    clocks = measuring.CPU_CLOCKS if cpu_time else measuring.CLOCKS
+    idle = None
+    if power is not None:
+        power_log.read_power_log(power)
+        print_note(f"this host stays idle for {_IDLE_S:g} s, to measure its power")
+        idle = measuring.rest(_IDLE_S)
+    networks = models or (measuring.QUICK if quick else measuring.NETWORKS)
+    timed = measuring.time_steps(networks, batch or measuring.BATCHES, seconds, threads, clocks, print_note)
+    if timed.waiting > measuring.MOST_WAITING:
+        print_note(
+            f"warning: steps took {timed.waiting:.2g} times their CPU seconds, because other processes compute; "
+            "measure again when this host is idle, or with --cpu-time"
+        )
+    if quick and scaled is None:
+        scaled = measuring.nearest_base(timed.timings)
+    found = measuring.calibrate(timed.timings, measuring.peak_rate(threads, clocks.wall), scaled)
+    powers = None
+    if power is not None and idle is not None:
+        share_of_cores = threads / (os.cpu_count() or threads)
+        powers = power_log.powers_of(power_log.read_power_log(power), idle, timed.span, share_of_cores)
+    title = f"This host, {'one thread' if threads == 1 else f'{threads} threads'}"
+    profile = found.profile(out.stem if out else "host", title, date.today().year, powers and powers.quantities)
     rows = [
         {
-            "model": each.timing.model,
-            "batch": str(each.timing.batch),
-            "measured": f"{each.timing.seconds * 1e3:.3f} ms",
-            "predicted": f"{each.predicted_s * 1e3:.3f} ms",
-            "error": f"{each.error:+.1%}",
+            "network": each.network,
+            "batch": str(each.batch),
+            "measured": f"{each.seconds * 1e3:.3f} ms",
+            "predicted": f"{left_out_s * 1e3:.3f} ms",
+            "error": f"{error:+.1%}",
         }
-        for each in found.residuals[found.best]
+        for each, left_out_s, error in zip(found.timings, found.left_out_s, found.errors, strict=True)
     ]
-    worst = {form: found.worst(form) for form in found.fits}
+    mean, low, high = abs(found.errors).mean(), 1.0 + found.errors.min(), 1.0 + found.errors.max()
     if as_json:
-        summary = {
-            "left_out_ratio": found.ratios(found.best),
-            "median_error": {form: found.median_error(form) for form in found.fits},
-            "worst": {
-                form: {"model": w.timing.model, "batch": w.timing.batch, "error": w.error} for form, w in worst.items()
-            },
-            "residuals": rows,
-        }
-        print_json({"profile": describe(profile), "form": found.best, **summary})
+        summary = {"left_out_ratio": [low, high], "mean_error": mean, "base": found.base, "residuals": rows}
+        print_json({"profile": describe(profile), **summary, "powers": powers and powers._asdict()})
     else:
-        title = "one SGD step, predicted by a fit that has not seen the model"
-        print_table(rows, {name: name for name in rows[0]}, title)
-        for form, w in worst.items():
-            case = f"{w.timing.model}, batch {w.timing.batch}"
-            print(f"{form}: median error {found.median_error(form):.1%}, worst {w.error:+.1%} ({case})")
-        low, high = found.ratios(found.best)
-        error = f"{found.median_error(found.best):.0%}"
-        print(f"left-out models: median error {error}, predictions {low:.2f} to {high:.2f} times the measured seconds")
-        print("networks of another kind may be further off: time your own where seconds matter")
+        print_table(rows, {name: name for name in rows[0]}, "one SGD step, predicted by a fit without the network")
+        print(
+            f"networks left out: mean error {mean:.0%}, predictions {low:.2f} to {high:.2f} times the measured seconds"
+        )
+        print("Networks of another kind may be further off: time your own where seconds matter.")
+        if found.base:
+            print(f"scaled from {found.base}")
+        if powers is not None:
+            line = f"{powers.idle_w:.3g} W + {powers.slope_w:.3g} W x utilisation"
+            print(f"power: {line}; training kept {powers.busy_utilisation:.0%} of the cores busy")
         quantities = [{"quantity": key, "value": str(q.text)} for key, q in profile.quantities.items()]
-        print_table(quantities, {"quantity": "quantity", "value": "value"}, f"best form: {found.best}")
+        print_table(quantities, {"quantity": "quantity", "value": "value"}, profile.title)
     if out:
         write_text(out, to_toml(profile))
         print_note(f"profile: {out}")
+    if share:
+        write_text(share, measuring.contribution(found.timings, profile), "--share")
+        print_note(f"steps and profile for the catalogue: {share}")

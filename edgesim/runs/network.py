@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 
 from edgesim.config.plugin_fields import Chosen, PartOf
 from edgesim.config.plugins import is_outside
@@ -99,6 +100,17 @@ def network_of(
         if 2.0 * (F32_BYTES * numbers + cost_profile.integer_buffer_bytes) > memory_bytes():
             make()  # raises the error
     return Network(cost_profile, partial(make, priced=True) if ready is None else lambda: ready)
+
+
+def model_named(name: str) -> Chosen:
+    """Return the model of a name in scenarios. Raises ConfigError if there is none."""
+    try:
+        return PartOf("model").read(name)
+    except ValidationError as error:
+        where = ".".join(["model", *map(str, error.errors()[0]["loc"])])
+        raise ConfigError(f"{where}: {reason(error)}") from error
+    except PydanticCustomError as error:
+        raise ConfigError(f"model: {error.message()}") from error
 
 
 def charged_profile(scenario: Scenario, own: CostProfile, data: Dataset | None, kinds: bool = False) -> CostProfile:

@@ -1,95 +1,135 @@
-"""Calibration: known rates are found again, work is what the layers say, and a real run gives a usable profile."""
+"""Calibration: known prices are found again, work is what is measured, and a real run gives a usable profile."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
+import tomllib
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from edgesim.cli.parts import calibrate as command
 from edgesim.config import device_profiles
-from edgesim.config.plugins import find
+from edgesim.config.device_profiles import profile_of
 from edgesim.config.scenario import FleetBlock
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
+from edgesim.runs import calibrate as measuring
 from edgesim.runs.calibrate import (
-    FORMS,
+    KINDS,
+    NETWORKS,
+    QUICK,
+    Clocks,
+    Measurement,
     Timing,
-    Work,
     calibrate,
-    fit,
-    model_names,
+    contribution,
+    nearest_base,
     peak_rate,
     time_steps,
-    work_of,
 )
-from edgesim.runs.network import cost_profile_of
+from edgesim.runs.power_log import Span
 
 TICK_S = 0.25  # of the stand-in for the clock; a power of two, so that differences are exact
+PRICES = {"flops": 2e-11, "bytes": 3e-10, "conv_bytes": 1e-9, "convolutions": 1e-4, "operations": 1e-5}
+PRICES |= {"depthwise_flops": 5e-10, "update_bytes": 1e-9}
 
 
-def made_up_work():
-    """Six different models at two batch sizes."""
+def timings(prices=PRICES):
+    """Eleven made-up networks at two batch sizes, with seconds by these prices."""
     draw = Key(5).numpy()
-    for model in "abcdef":
-        per_sample = draw.uniform(1e5, 1e8)
-        for batch in (10, 32):
-            yield model, batch, Work(flops=float(batch * per_sample))
+    found = []
+    for name in "abcdefghijk":
+        per_sample = draw.lognormal(0, 1, len(KINDS)) * np.array([1e9, 1e7, 1e6, 1e7, 1e2, 1e8, 0, 0, 0])[: len(KINDS)]
+        per_step = draw.lognormal(0, 1, len(KINDS)) * 1e2
+        for batch in (4, 16):
+            amounts = dict(zip(KINDS, (batch * per_sample + per_step).tolist(), strict=True))
+            amounts["update_bytes"] = float(1e7 * per_step[-1])
+            seconds = sum(price * amounts[kind] for kind, price in prices.items())
+            found.append(Timing(f"{name}@3x8x8", (3, 8, 8), batch, amounts, seconds, seconds, seconds))
+    return found
 
 
-def by_step(work):
-    """Return seconds at 2 ms a step and 50 GFLOP/s."""
-    return 2e-3 + work.flops / 50e9
+def ticking(tick_s=TICK_S):
+    """Return clocks that jump by a tick whenever they are read."""
+    wall, cpu, date = (itertools.count() for _ in range(3))
+    return Clocks(lambda: tick_s * next(wall), lambda: tick_s * next(cpu), lambda: float(next(date)))
 
 
-def timings(law):
-    """Return the timings of the made-up models under a law."""
-    return [Timing(model, batch, work, law(work)) for model, batch, work in made_up_work()]
+def timed(monkeypatch, found):
+    """Let the command find these timings instead of measuring them."""
+    monkeypatch.setattr(measuring, "time_steps", lambda *_: Measurement(found, Span(0.0, 1.0)))
+    monkeypatch.setattr(measuring, "peak_rate", lambda *_: float("inf"))
 
 
-def si_of(profile):
-    """Return the numbers of a profile, to the four digits that it keeps."""
-    return {key: pytest.approx(value, rel=1e-3) for key, value in profile.si.items()}
+def test_known_prices_are_recovered():
+    """As put in, kinds without a price get none, and no network that was left out is missed."""
+    found = calibrate(timings())
+    assert found.seconds_per == {kind: pytest.approx(PRICES.get(kind, 0.0), rel=1e-6, abs=1e-15) for kind in KINDS}
+    assert np.abs(found.errors).max() < 1e-6
+    profile = found.profile("host", "a host", 2026)
+    assert {key: value for key, value in profile.si.items() if key.startswith("terms.")} == {
+        f"terms.{kind}": pytest.approx(price, rel=1e-3) for kind, price in PRICES.items()
+    }
+    assert profile.flops_per_s == pytest.approx(5e10)
+    assert profile.trust == "measured"
+    assert "22 training steps of 11 networks" in profile.quantities["terms.bytes"].source
 
 
-def test_known_rates_of_the_whole_step_are_recovered():
-    """Two terms explain the timings, and only their quantities stand in the profile."""
-    found = calibrate(timings(by_step))
-    assert found.fits["whole step"].seconds_per == {"steps": pytest.approx(2e-3), "flops": pytest.approx(1 / 50e9)}
-    assert found.median_error("whole step") < 1e-9
-    assert found.best == "whole step"
-    assert si_of(found.profile("host", "a host", 2026)) == {
-        "terms.steps": 2e-3, "terms.flops": 2e-11, "flops_per_s": 50e9
-    }  # fmt: skip
+def test_a_network_is_judged_by_the_others():
+    """Doubling the seconds of one network makes its own error -1/2: nothing of it is in the fit that predicts it."""
+    changed = [replace(t, seconds=2 * t.seconds) if t.model == "c" else t for t in timings()]
+    found = calibrate(changed)
+    own = [error for timing, error in zip(changed, found.errors, strict=True) if timing.model == "c"]
+    assert own == pytest.approx([-0.5, -0.5])
 
 
-def test_a_model_is_judged_by_the_others():
-    """Doubling the seconds of one model makes its own error -1/2: nothing of it is in the fit that predicts it."""
-    changed = [replace(t, seconds=2 * t.seconds) if t.model == "c" else t for t in timings(by_step)]
-    errors = {(r.timing.model, r.timing.batch): r.error for r in calibrate(changed).residuals["whole step"]}
-    assert errors["c", 10] == pytest.approx(-0.5)
-    assert errors["c", 32] == pytest.approx(-0.5)
+def test_three_networks_scale_a_profile():
+    """A host three times as fast as the base, from three networks: every price is a third. The base is found."""
+    pi = device_profiles.find("raspberry_pi_4")
+    slow = {kind: pi.si[f"terms.{kind}"] for kind in KINDS if f"terms.{kind}" in pi.si}
+    faster = {kind: price / 3 for kind, price in slow.items()}
+    three = timings(faster)[:6]
+    found = calibrate(three, base=pi)
+    assert found.seconds_per == {kind: pytest.approx(faster.get(kind, 0.0)) for kind in KINDS}
+    assert nearest_base(timings(faster)).name == "raspberry_pi_4"
+    assert "scaled from raspberry_pi_4" in found.profile("host", "a host", 2026).quantities["flops_per_s"].source
 
 
-def test_a_term_without_cost_is_none():
-    """If steps cost nothing, the profile has no seconds of them; costs are never negative."""
-    free = timings(lambda work: work.flops / 50e9)
-    assert fit(free, "whole step").seconds_per["steps"] == pytest.approx(0.0, abs=1e-15)
-    shrinking = [replace(t, seconds=1e-3 / (1 + t.work.flops / 1e9)) for t in free]
-    assert all(min(fit(shrinking, form).seconds_per.values()) >= 0 for form in FORMS)
+def test_noise_makes_no_profile():
+    """Seconds that have little to do with the work, steps that differ from pass to pass, or that show no FLOPs."""
+    with pytest.raises(ConfigError, match=r"left out are predicted with a median error of \d+%, more than 50%; name"):
+        odd = [
+            replace(t, seconds=20 * t.seconds, second_s=20 * t.seconds) if t.model in "acegik" else t for t in timings()
+        ]
+        calibrate(odd).profile("host", "a host", 2026)
+    shaken = [replace(t, second_s=1.3 * t.seconds) for t in timings()]
+    with pytest.raises(ConfigError, match="a second pass over the same step took 30% longer in the median, more than"):
+        calibrate(shaken).profile("host", "a host", 2026)
+    with pytest.raises(ConfigError, match="do not grow with the FLOPs"):
+        calibrate(timings({"operations": 1e-5})).profile("host", "a host", 2026)
+    with pytest.raises(ConfigError, match=r"mean 50 GFLOP/s, but a product of matrices has 30 GFLOP/s on the same"):
+        calibrate(timings(), 30e9).profile("host", "a host", 2026)
+    assert calibrate(timings(), 40e9).profile("host", "a host", 2026).flops_per_s == pytest.approx(50e9)
 
 
-def test_work_of_a_network():
-    """LeNet-5 by hand: multiply-accumulates x 2 FLOPs, x 3 for training, x 2 in the first layer (no input gradient)."""
-    plugin, _ = find("model", "lenet5")
-    _, cost_profile = cost_profile_of(plugin(), "lenet5", None, None, Key(0))
-    convolution = 2 * (2 * 352_800 + 3 * 240_000)
-    linear = 2 * 3 * (48_000 + 10_080 + 840)
-    assert work_of(cost_profile, 10) == Work(flops=10 * (convolution + linear))
+def test_a_base_needs_terms_that_can_be(tmp_path):
+    """A profile of FLOPs alone, and one with a negative term: one line each, before anything is timed."""
+    with pytest.raises(ConfigError, match="calibrate: laptop has no terms, so that it cannot be a base"):
+        command(base="laptop")
+    file = tmp_path / "odd.toml"
+    number = 'unit = "ns"\nsource = "s"\nyear = 2026\n'
+    file.write_text(
+        f'title = "t"\n[flops_per_s]\nvalue = 1.0\n{number.replace("ns", "GFLOP/s")}[terms.flops]\nvalue = -1\n{number}'
+    )
+    with pytest.raises(ConfigError, match=r"^odd.toml: terms.flops: "):
+        command(base=str(file))
 
 
 def test_seconds_are_those_of_a_step():
@@ -97,128 +137,131 @@ def test_seconds_are_those_of_a_step():
 
     A share of 2.5 ticks takes bursts of 1, 2 and 4 steps: 3 ticks for 7 steps.
     """
-    ticks = itertools.count()
-    found = time_steps(["mlr_syn"], [2, 3], 0.0, clock=lambda: TICK_S * next(ticks))
-    assert [(t.model, t.batch, t.seconds) for t in found] == [("mlr_syn", 2, TICK_S), ("mlr_syn", 3, TICK_S)]
+    found = time_steps(["mlr_syn"], [2, 3], 0.0, clocks=ticking())
+    assert [(t.network, t.batch, t.seconds) for t in found.timings] == [("mlr_syn", 2, TICK_S), ("mlr_syn", 3, TICK_S)]
     # two readings before the share is divided, among five turns and what comes before them
-    [shared] = time_steps(["mlr_syn"], [2], (6 * 2.5 + 1) * TICK_S, clock=lambda: TICK_S * next(ticks))
-    assert shared.seconds == pytest.approx(3 * TICK_S / 7)
+    [shared] = time_steps(["mlr_syn"], [2], (6 * 2.5 + 1) * TICK_S, clocks=ticking()).timings
+    assert (shared.seconds, shared.shape) == (pytest.approx(3 * TICK_S / 7), (60,))
+    assert shared.amounts["update_bytes"] == 28 * 610
 
 
 def test_the_time_that_was_asked_for_is_kept_and_progress_is_told():
-    """A clock of one second a reading, 20 seconds: two models are timed whatever it takes, and then no more begin."""
-    ticks, said = itertools.count(), []
-    models = ["mlr_syn", "mlr", "mlp", "fcnn", "exits"]
-    timed = time_steps(models, [2], 0.0, clock=lambda: float(next(ticks)), tell=said.append)
-    assert [timing.model for timing in timed] == ["mlr_syn", "mlr"]
+    """A clock of one second a reading: two networks are timed whatever it takes, and then no more begin."""
+    said = []
+    networks = ["mlr_syn", "mlr", "mlp", "fcnn", "exits"]
+    found = time_steps(networks, [2], 0.0, clocks=ticking(1.0), tell=said.append)
+    assert [timing.network for timing in found.timings] == ["mlr_syn", "mlr"]
     assert "building mlr, 2 of 5" in said and said[-1] == "not timed within 0 s: mlp, fcnn, exits"
-    ticks, begun_s = itertools.count(), []
-    wanted = time_steps(models, [2], 14.0, clock=lambda: begun_s.append(next(ticks)) or float(begun_s[-1]))
-    assert {"mlr_syn", "mlr"} <= {timing.model for timing in wanted}
-    assert begun_s[-1] <= 14 + 5 * len(models)  # from then on each case that is left asks the clock once a turn
 
 
-def test_a_rate_that_no_network_has_makes_no_profile():
-    """By hand: 50 GFLOP/s of steps where a product of matrices has 30 is 1.67 times as much, and 1.25 times of 40."""
-    with pytest.raises(ConfigError, match=r"mean 50 GFLOP/s, but a product of matrices has 30 GFLOP/s on one thread"):
-        calibrate(timings(by_step), 30e9).profile("host", "a host", 2026)
-    assert calibrate(timings(by_step), 40e9).profile("host", "a host", 2026).flops_per_s == pytest.approx(50e9)
+def test_networks_of_texts_and_of_users_are_timed():
+    """Tokens are noise like images; a class from outside needs a shape of its inputs."""
+    found = time_steps(["lstm_char@3", "benchmarks.own_networks:OwnLstm@5"], [2], 0.0, clocks=ticking())
+    assert {timing.shape for timing in found.timings} == {(3,), (5,)}
+    assert all(timing.amounts["flops"] > 0 for timing in found.timings)
 
 
-def test_a_large_error_of_what_was_left_out_makes_no_profile(monkeypatch, tmp_path):
-    """Four models of which two take twenty times as long as their work says: nothing is written."""
-    odd = [replace(t, seconds=20 * t.seconds) if t.model in "ab" else t for t in timings(by_step) if t.model in "abcd"]
-    found = calibrate(odd)
-    assert found.median_error(found.best) > 0.5
-    monkeypatch.setattr("edgesim.runs.calibrate.time_steps", lambda models, batches, seconds, tell: odd)
-    monkeypatch.setattr("edgesim.runs.calibrate.peak_rate", lambda: float("inf"))
-    with pytest.raises(
-        ConfigError, match=r"left out are predicted with a median error of \d+%, more than 50%; name more"
-    ):
-        command(tmp_path / "host.toml", [], [10, 32], 1.0)
-    assert list(tmp_path.iterdir()) == []
+def test_a_host_that_computes_otherwise_is_warned_of(monkeypatch, capsys):
+    """Wall seconds are three times the CPU seconds."""
+    timed(monkeypatch, [replace(t, cpu_seconds=t.seconds / 3) for t in timings()])
+    command()
+    assert "warning: steps took 3 times their CPU seconds, because other processes compute" in capsys.readouterr().err
 
 
 def test_the_rate_of_a_product_of_matrices():
     """2 x 1024^3 FLOPs in a tick of the stand-in; and of this host's own clock, what a CPU can have."""
     ticks = itertools.count()
-    assert peak_rate(lambda: TICK_S * next(ticks)) == 2 * 1024**3 / TICK_S
+    assert peak_rate(1, lambda: TICK_S * next(ticks)) == 2 * 1024**3 / TICK_S
     assert 1e8 < peak_rate() < 1e13
 
 
-def test_a_class_from_outside_is_refused_in_a_line():
-    """Its inputs are those of a data set, of which calibration has none."""
-    model = "tests.plugins.own_networks:Plain"
-    with pytest.raises(ConfigError, match=rf"^calibrate: --models takes models that edgesim ships, .* got {model}$"):
-        command(None, [model, "mlr"], [2], 0.0)
-
-
 def test_a_real_run(tmp_path, capsys, monkeypatch):
-    """Two small models: the profile file describes this host and can be a fleet block; nothing global has moved."""
+    """Two small networks: the profile file describes this host and can be a fleet block; nothing global has moved."""
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    out = tmp_path / "host.toml"
-    monkeypatch.setattr("edgesim.runs.calibrate.MOST_ERROR", float("inf"))  # two models say little of each other
-    monkeypatch.setattr("edgesim.runs.calibrate.MOST_RATE", float("inf"))  # and tests may run side by side
-    command(out, ["mlr", "cnn_digits"], [2, 32], 0.05)
+    out, share = tmp_path / "host.toml", tmp_path / "steps.csv"
+    for limit in ("MOST_ERROR", "MOST_RATE", "MOST_NOISE"):  # two networks say little, and tests run side by side
+        monkeypatch.setattr(measuring, limit, float("inf"))
+    command(out=out, share=share, models=["mlr", "cnn_digits"], base="x86_thread", batch=[2, 32], seconds=0.05)
     assert (torch.get_num_threads(), torch.equal(torch.get_rng_state(), state)) == (threads, True)
     printed, told = capsys.readouterr()
     assert "building cnn_digits, 2 of 2" in told
-    assert re.search(r"left-out models: median error \d+%, predictions [\d.]+ to [\d.]+ times the measured", printed)
-    assert "cnn_digits" in printed
-    assert "median error" in printed
+    assert re.search(r"networks left out: mean error \d+%, predictions [\d.]+ to [\d.]+ times the", printed)
     profile = device_profiles.find(str(out))
-    assert 1e6 < profile.flops_per_s < 1e13
-    assert {quantity.source for quantity in profile.quantities.values()} == {"measured on this host"}
     assert FleetBlock.model_validate(profile.block()).cpu.flops_per_s == pytest.approx(profile.flops_per_s)
+    rows = pd.read_csv(share, comment="#")
+    assert rows["model"].tolist().count("cnn_digits") == 2 and (rows["seconds"] > 0).all()
+
+
+def test_a_contribution_has_the_steps_and_the_profile():
+    """The comments are the profile file; the rows have seconds and all amounts of the fit."""
+    found = timings()
+    profile = calibrate(found).profile("host", "a host", 2026)
+    text = contribution(found, profile)
+    comments = [line[2:] for line in text.splitlines() if line.startswith("#")]
+    assert profile_of("host", tomllib.loads("\n".join(comments))) == profile
+    rows = pd.read_csv(io.StringIO(text), comment="#")
+    assert rows["seconds"].to_numpy() == pytest.approx([t.seconds for t in found], rel=1e-5)
+    assert rows[list(KINDS)].to_numpy() == pytest.approx(np.array([[t.amounts[k] for k in KINDS] for t in found]))
+    assert set(rows["input"]) == {"3x8x8"} and set(rows["device"]) == {"host"}
 
 
 def test_the_report_as_json(monkeypatch, capsys):
-    """Programs get profile, residuals and errors of every form."""
-    monkeypatch.setattr("edgesim.runs.calibrate.time_steps", lambda models, batches, seconds, tell: timings(by_step))
-    monkeypatch.setattr("edgesim.runs.calibrate.peak_rate", lambda: float("inf"))
-    command(None, [], [10, 32], 1.0, as_json=True)
+    """Programs get profile, residuals and errors."""
+    timed(monkeypatch, timings())
+    command(as_json=True)
     report = json.loads(capsys.readouterr().out)
-    assert report["form"] == "whole step"
-    assert report["profile"]["flops_per_s"] == pytest.approx(50e9)
-    assert len(report["residuals"]) == 12
+    assert report["profile"]["flops_per_s"] == pytest.approx(5e10)
+    assert len(report["residuals"]) == 22 and report["base"] is None and report["powers"] is None
     assert report["left_out_ratio"] == pytest.approx([1.0, 1.0])
-    assert set(report["median_error"]) == set(report["worst"]) == set(FORMS)
+    assert report["mean_error"] < 1e-6
 
 
-def test_all_models_of_the_catalogue_are_timed_by_default():
-    """Dense and convolutional, and no family that needs a member."""
-    names = model_names()
-    assert {"mlr", "fcnn", "cnn_a", "lenet5", "vgg11", "alexnet_small"} <= set(names)
-    assert len(names) >= 9
-    assert not any(name.endswith(":") for name in names)
+def test_watts_of_a_meter_are_in_the_profile(tmp_path, monkeypatch, capsys):
+    """A log that covers an idle and a busy time: 2 W, and 5 W while it trained."""
+    timed(monkeypatch, timings())
+    monkeypatch.setattr(measuring, "time_steps", lambda *_: Measurement(timings(), Span(20.0, 40.0)))
+    monkeypatch.setattr(measuring, "rest", lambda _: Span(0.0, 10.0))
+    log = tmp_path / "watts.csv"
+    log.write_text("time,watts\n" + "".join(f"{second},{2 if second < 15 else 5}\n" for second in range(41)))
+    out = tmp_path / "host.toml"
+    command(out=out, power=log)
+    si = device_profiles.find(str(out)).si
+    assert (si["idle"], si["busy"]) == (2.0, 5.0)
+    assert "power: 2 W + " in capsys.readouterr().out
+    log.write_text("time,watts\n0,2\n1,2\n2,2\n30,5\n31,5\n")
+    with pytest.raises(ConfigError, match=r"watts.csv line 5: 28 s without a sample, where samples are 1 s apart"):
+        command(out=out, power=log)
+
+
+def test_the_networks_show_all_kinds_of_layers():
+    """Eight networks, of images and of texts, and three of them for a quick calibration."""
+    assert len(NETWORKS) == 8 and set(QUICK) < set(NETWORKS) and len(QUICK) == 3
+    assert {"lstm_char@20", "transformer_char"} < set(NETWORKS)
 
 
 @pytest.mark.parametrize(
-    ("models", "batches", "message"),
+    ("options", "message"),
     [
-        (["mlr"], [10], "needs at least two models, got mlr"),
-        (["mlr", "cnn_digit"], [10], "did you mean 'cnn_digits'"),
-        (["mlr", "cnn_digits"], [0], r"needs batches of at least one sample, got \[0\]"),
-        (["mlr", "cnn_digits"], [], r"needs batches of at least one sample, got \[\]"),
+        ({"models": ["mlr"]}, "needs at least two networks, got mlr"),
+        ({"models": ["mlr", "cnn_digit"]}, "did you mean 'cnn_digits'"),
+        ({"models": ["mlr", "cnn_digits@3x"]}, "'cnn_digits@3x' must end with a shape such as @3x64x64"),
+        ({"models": ["mlr"], "batch": [0]}, r"needs batches of at least one sample, got \[0\]"),
+        ({"cpu_time": True, "threads": 2}, "--cpu-time: counts one thread, got --threads 2"),
+        ({"base": "raspberry_pi_44"}, "did you mean 'raspberry_pi_4'"),
     ],
 )
-def test_what_cannot_be_calibrated_is_refused(models, batches, message):
+def test_what_cannot_be_calibrated_is_refused(options, message):
     """One line that says what is wrong."""
     with pytest.raises(ConfigError, match=message):
-        command(None, models, batches, 0.0)
+        command(seconds=0.0, **options)
 
 
-def test_a_file_that_cannot_be_a_profile_is_refused_at_once(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch):
     """Before a minute of timing."""
-    monkeypatch.setattr("edgesim.runs.calibrate.time_steps", None)
+    monkeypatch.setattr(measuring, "time_steps", None)
     with pytest.raises(ConfigError, match=r"host.json must end with .toml"):
-        command(tmp_path / "host.json", [], [10], 1.0)
+        command(tmp_path / "host.json")
     with pytest.raises(ConfigError, match="is not a folder"):
-        command(tmp_path / "none" / "host.toml", [], [10], 1.0)
-
-
-def test_timings_without_flops_are_refused():
-    """Equal seconds for all say nothing about a speed."""
-    constant = [replace(t, seconds=1e-3) for t in timings(by_step)]
-    with pytest.raises(ConfigError, match="do not grow with the FLOPs"):
-        calibrate(constant).profile("host", "a host", 2026)
+        command(tmp_path / "none" / "host.toml")
+    with pytest.raises(ConfigError, match="is not a folder"):
+        command(share=tmp_path / "none" / "steps.csv")

@@ -63,7 +63,7 @@ COMMANDS = {
     "flops": "lenet5",
     "device": "raspberry_pi_4",
     "link": "lte",
-    "calibrate": "--seconds 0 --models cnn_digits --models mlr --batch 2",
+    "calibrate": "--seconds 0 --models cnn_digits --models mlr --batch 2 --base x86_thread",
     "watch": RUN,
     "diff": f"{RUN} {RUN}",
     "check": f"{GOLDEN}",

@@ -392,6 +392,8 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
         (["run", "scenario.toml", "--out", "x" * 300], "x" * 300 + ": cannot be made: File name too long"),
         (["calibrate", "--out", "folder.toml"], "--out: folder.toml cannot be written"),
         (["calibrate", "--seconds", "inf"], "--seconds: must be finite, got inf"),
+        (["calibrate", "--base", "laptop"], "calibrate: laptop has no terms, so that it cannot be a base"),
+        (["calibrate", "--power", "nothing.csv"], "nothing.csv: "),
         (["model", "os:path"], "model.name: 'os:path' must be the name of a class, found <module"),
         (
             ["model", "numpy:array"],
