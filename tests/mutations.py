@@ -97,8 +97,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a free worker of the server stands by",
-        "heapreplace(free, (done + flops, worker))",
-        "heapreplace(free, (max(free)[0] + flops, worker))",
+        "heapreplace(free, (done + work, worker))",
+        "heapreplace(free, (max(free)[0] + work, worker))",
         ("engine",),
     ),
     Mutation(
