@@ -276,7 +276,8 @@ Rows of the Pi 5 are chosen so that the fit is surest (D-optimal). The choice lo
 terms, at no measurement of the Pi 5: {three}. With the Pi 4's terms they predict all other rows with a mean error
 of {three_mean}; with one factor alone {factor_mean}.
 
-The choice matters. Among networks trained whole the same rule takes {whole}: mean error {whole_mean}. Over all
+The choice matters, and these rows are the second that were tried. Among networks trained whole, the first candidates,
+the same rule takes {whole}: mean error {whole_mean}, after which steps that train the head alone were let in. Over all
 {triples} sets of three networks trained whole the median is {median}, and nine of ten stay below {ninth}.
 
 ## Errors by family
