@@ -17,7 +17,7 @@ KINDS: Mapping[str, str] = {
     "depthwise_flops": "FLOPs of depthwise and grouped convolutions, also in `flops`",
     "depthwise_channels": "groups of depthwise and grouped convolutions, for each pass over them and step",
     "forward_pointwise_flops": "FLOPs of 1x1 convolutions in forward, also in `flops`",
-    "convolutions": "convolutions of any kind, one forward and one backward for each layer, for each step",
+    "convolutions": "convolutions of any kind, forward and backward, for each step",
     "operations": "operations on tensors, without views, for each step",
     "update_bytes": "bytes that the update of the weights reads and writes",
     "samples": "samples that are read",

@@ -298,7 +298,7 @@ def time_steps(
     """
     if min(batches, default=0) < 1:
         raise ConfigError(f"calibrate: needs batches of at least one sample, got {list(batches)}")
-    networks, cases = list(networks), list[Case]()
+    networks, cases = list(networks), list[StepCase]()
     taken: dict[int, list[Mean]] = {}
     end_s = clocks.wall() + seconds
     with on_threads(threads):
@@ -343,7 +343,7 @@ class Mean(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class StepCase:
     """A network and a batch of noise, ready to train."""
 
     network: str
@@ -359,7 +359,7 @@ class Case:
         run_local_sgd(LocalState(self.weights), sgd, LocalPhase(), self.context, self.context.key)
 
 
-def cases_of(network: str, batches: Sequence[int]) -> Iterator[Case]:
+def cases_of(network: str, batches: Sequence[int]) -> Iterator[StepCase]:
     """Yield a network with noise of each batch size. Raises ConfigError for an unknown model or a wrong shape."""
     key = Key(0).at(Purpose.PROBE)
     model, _, text = network.partition("@")
@@ -381,7 +381,7 @@ def cases_of(network: str, batches: Sequence[int]) -> Iterator[Case]:
             cost_profile.drop_single,
             objective=objective,
         )
-        yield Case(network, cost_profile.input_shape, batch, amounts_of(cost_profile, batch), context, weights)
+        yield StepCase(network, cost_profile.input_shape, batch, amounts_of(cost_profile, batch), context, weights)
 
 
 def noise(shape: Sequence[int], classes: int, batch: int, labels: str, key: Key) -> Dataset:
@@ -399,7 +399,7 @@ def noise(shape: Sequence[int], classes: int, batch: int, labels: str, key: Key)
     return Dataset("noise", x, y, x, y, classes, tuple(shape))
 
 
-def mean_seconds(case: Case, share_s: float, clocks: Clocks) -> Mean:
+def mean_seconds(case: StepCase, share_s: float, clocks: Clocks) -> Mean:
     """Return the mean wall and CPU seconds of a step over bursts of doubling length until the share of time is used."""
     count, taken, passed_s = 1, 0, 0.0
     with seeded(case.context.key):  # dropout draws from torch's own stream

@@ -46,7 +46,7 @@ class PowerLog:
         return (self.time_s >= span.start_s) & (self.time_s <= span.end_s)
 
 
-class MeteredPower(NamedTuple):
+class MeasuredPowers(NamedTuple):
     """Power of a whole device: `idle_w + slope_w x utilisation`, and while it trained."""
 
     idle_w: float
@@ -151,7 +151,7 @@ def _number(path: Path, line: int, name: str, text: str) -> float:
     return value
 
 
-def powers_of(log: PowerLog, idle: Span, busy: Span, utilisation: float) -> MeteredPower:
+def powers_of(log: PowerLog, idle: Span, busy: Span, utilisation: float) -> MeasuredPowers:
     """Return the powers of a device from a log that covers both spans.
 
     `utilisation`: share of all cores that training keeps busy, for logs that do not say it. Power is the line through
@@ -175,4 +175,4 @@ def powers_of(log: PowerLog, idle: Span, busy: Span, utilisation: float) -> Mete
             f"{log.path}: samples lie {noise_w:.3g} W around {idle_w:.3g} W idle and {idle_w + added_w:.3g} W busy, "
             "which is too noisy; record more often, or let nothing else run"
         )
-    return MeteredPower(float(idle_w), float(idle_w + added_w), float(slope_w), busy_share)
+    return MeasuredPowers(float(idle_w), float(idle_w + added_w), float(slope_w), busy_share)
