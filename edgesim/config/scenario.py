@@ -92,6 +92,7 @@ class Cpu(StrictTable):
     efficiency: PerDevice[PositiveShare] = 1.0  # share of the peak speed that training attains
     flops_per_s: PerDevice[FlopsPerSecond] | None = None  # speed that training attains
     clock: Annotated[Chosen, PartOf("clock")] = Field(default="flops", validate_default=True)  # seconds of its work
+    per_byte: PerDevice[Delay] = 0.0  # time to encode or decode one byte that it sends or receives
     min_frequency: Hertz | None = None  # lowest frequency that a governor may choose; None: the highest one
     governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)  # sets the frequency
 

@@ -19,7 +19,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Plan
 from edgesim.core.update import ModelState
 
-Speeds: TypeAlias = Callable[[Ids, Arr, Mapping[str, Arr] | None], Arr]
+Speeds: TypeAlias = Callable[[Ids, Arr, Mapping[str, Arr] | None, float], Arr]
 
 
 class Asked(NamedTuple):
@@ -47,7 +47,10 @@ class Setting:
     labels: Arr | None = None  # label counts, shape (devices, classes), if the method or the selection needs them
     encoding_up: Encoding = FLOAT32  # encoding of payloads that name none, to the server or to peers
     encoding_down: Encoding = FLOAT32  # encoding of payloads that name none, from the server
-    speeds: Speeds | None = None  # devices, FLOPs, amounts by kind -> seconds at full speed; None: by flops_per_s
+    # devices, FLOPs, amounts by kind, bytes of payloads -> seconds at full speed; None: by flops_per_s
+    speeds: Speeds | None = None
+    kinds: bool = False  # some device's clock looks at kinds of work beside FLOPs
+    per_byte: bool = False  # some device takes time for each byte that it sends and receives
     reports: bool = False  # devices send training statistics with each update, see edgesim.core.backend.Report
     members: Ids | None = None  # devices of this training, ascending; None: all
     networks: Networks | None = None  # networks of the devices if there are several; None: all have the same
@@ -97,7 +100,7 @@ class Setting:
         if self.networks is not None:
             own["networks"] = replace(self.networks, of_devices=self.networks.of_devices[members])
         if speeds is not None:
-            own["speeds"] = lambda places, flops, amounts: speeds(members[places], flops, amounts)
+            own["speeds"] = lambda places, *work: speeds(members[places], *work)
         return replace(self, **own, members=None)
 
     def by_device(self, of_members: Arr) -> Arr:

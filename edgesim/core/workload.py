@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.backend import REPORT_BYTES
 from edgesim.core.encoding import Contents
 from edgesim.core.price_list import profile_of
 from edgesim.core.task import Pass, Task
@@ -50,7 +51,12 @@ def flops_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Arr:
 
 
 def amounts_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mapping[str, Arr] | None:
-    """Return the amount of each kind of work, each of shape (k,), or None if the cost model knows only FLOPs."""
+    """Return the amount of each kind of work, each of shape (k,).
+
+    None: the cost model knows only FLOPs, or no clock looks at more.
+    """
+    if not setting.kinds:
+        return None
     total: dict[str, Arr] = {}
     cost_profile = profile_of(setting.cost_profile, task.submodel)
     for work in _passes(task, setting):
@@ -60,6 +66,20 @@ def amounts_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mappin
         for kind, of_kind in amounts.items():
             total[kind] = total.get(kind, 0.0) + of_kind
     return total or None
+
+
+def payload_bytes(task: Task, setting: Setting) -> tuple[float, float]:
+    """Return the bytes of the model that a device gets from the server, and of its update with its report."""
+    profile, down_bytes = profile_of(setting.cost_profile, task.submodel), 0.0
+    if task.start == "server" and task.down is not None:
+        down_bytes = float(profile.nbytes(task.down, task.submodel, setting.encoding_down))
+    report_bytes = REPORT_BYTES if setting.reports and task.local_sgd else 0
+    return down_bytes, report_bytes + float(profile.nbytes(task.up, task.submodel, setting.encoding_up))
+
+
+def moved_bytes(task: Task, setting: Setting) -> float:
+    """Return the bytes that a device reads and writes as payloads; 0 where no device takes time for them."""
+    return sum(payload_bytes(task, setting)) if setting.per_byte else 0.0
 
 
 def full_speed_s(task: Task, setting: Setting, ids: Ids) -> Arr:
@@ -72,7 +92,7 @@ def full_speed_s(task: Task, setting: Setting, ids: Ids) -> Arr:
     if setting.speeds is None:
         seconds: Arr = flops / setting.flops_per_s[ids]
         return seconds
-    return setting.speeds(ids, flops, amounts_of(task, setting, samples, steps))
+    return setting.speeds(ids, flops, amounts_of(task, setting, samples, steps), moved_bytes(task, setting))
 
 
 def expected_s(task: Task, setting: Setting, ids: Ids) -> Arr:

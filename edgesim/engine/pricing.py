@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.backend import REPORT_BYTES
-from edgesim.core.encoding import Encoding
 from edgesim.core.job import Job, Prices
 from edgesim.core.limits import MOST_AMOUNT, check_amount, check_steps
 from edgesim.core.price_list import profile_of
 from edgesim.core.rng import Draws, Key
-from edgesim.core.task import Order, Payload, Task
+from edgesim.core.task import Order, Task
 from edgesim.core.view import Setting
-from edgesim.core.workload import amount, amounts_of, flops_of
+from edgesim.core.workload import amount, amounts_of, flops_of, moved_bytes, payload_bytes
 from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
 from edgesim.world.processes.on_off import OnOff
@@ -242,7 +240,7 @@ class Pricer:
         work = self._work(task, ids)
         begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
         needs_bytes = np.full(len(ids), float(memory_bytes(task, self._setting)))
-        message_bytes = np.full(len(ids), self._message_bytes(task))
+        down_bytes, message_bytes = (np.full(len(ids), nbytes) for nbytes in payload_bytes(task, self._setting))
         if task.start == "device":  # no transfer from or to the server
             compute_s, compute_j = self._compute(task, work, nothing, begin_s, draws)
             return Prices(
@@ -262,7 +260,6 @@ class Pricer:
                 down_air_bytes=nothing,
                 up_air_bytes=nothing,
             )
-        down_bytes = np.full(len(ids), _nbytes(task.down, task, self._setting, self._setting.encoding_down))
         down_s, down_air_s, down_latency_s = self._transfer(down_bytes, False, begin_s, draws)
         comm_s = self._comm_s(ids, down_s, message_bytes)
         compute_s, compute_j = self._compute(task, work, comm_s, begin_s + down_s, draws)
@@ -286,11 +283,6 @@ class Pricer:
             up_air_bytes=fleet.air_bytes(ids, message_bytes, True, draws),
         )
 
-    def _message_bytes(self, task: Task) -> float:
-        """Return the bytes of an update, with what its device reports beside it."""
-        report_bytes = REPORT_BYTES if self._setting.reports and task.local_sgd else 0
-        return report_bytes + _nbytes(task.up, task, self._setting, self._setting.encoding_up)
-
     def _work(self, task: Task, ids: Ids) -> _Work:
         samples, steps = amount(task, self._setting, ids)
         return _Work(samples, steps, flops_of(task, self._setting, samples, steps))
@@ -301,9 +293,9 @@ class Pricer:
         return comm_s
 
     def _compute(self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws) -> tuple[Arr, Arr]:
-        needed = self._fleet.needs_kinds
-        amounts = amounts_of(task, self._setting, work.samples, work.steps) if needed else None
-        return self._fleet.compute(draws.ids, work.flops, comm_s, self._setting.deadline_s, start_s, draws, amounts)
+        setting = self._setting
+        amounts, moved = amounts_of(task, setting, work.samples, work.steps), moved_bytes(task, setting)
+        return self._fleet.compute(draws.ids, work.flops, comm_s, setting.deadline_s, start_s, draws, amounts, moved)
 
     def _transfer(self, nbytes: Arr, up: bool, begin_s: Arr, draws: Draws) -> tuple[Arr, Arr, Arr]:
         """Return seconds of transfers, those with the radio on, and those before the first bit; each of shape (k,).
@@ -358,8 +350,3 @@ def _of_each(prices: Prices[Arr]) -> list[Prices[float]]:
 def _no_draws(ids: Ids) -> Draws:
     """Return draws for jobs whose prices depend on none."""
     return Draws(Key(0), ids, np.zeros(len(ids), dtype=np.int64))
-
-
-def _nbytes(payload: Payload | None, task: Task, setting: Setting, usual: Encoding) -> float:
-    cost_profile = profile_of(setting.cost_profile, task.submodel)
-    return 0.0 if payload is None else float(cost_profile.nbytes(payload, task.submodel, usual))

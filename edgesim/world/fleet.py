@@ -30,7 +30,7 @@ _DEVICE_BYTES = 700  # of a run and its tables, measured with three million devi
 
 # Sub-streams of a fleet block; never renumber.
 _CPU, _NETWORK, _ENERGY, _SLOWDOWN, _BATTERY = 1, 2, 3, 4, 5
-_CLOCK = 4  # of a CPU; those before it are of its numbers
+_CLOCK, _PER_BYTE = 4, 5  # of a CPU; those before them are of its numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class DeviceBlock:
     cpu: CpuArrays
     clock: Clock
     one_rate: OneRate  # of work of which only FLOPs are known
+    per_byte_s: Arr  # seconds of a payload's byte at the highest frequency, shape (count,)
     governor: Governor
     slowdown: Slowdown
     new_batteries: Callable[[], Batteries] | None  # at the start of a run; None: they never empty
@@ -52,11 +53,20 @@ class DeviceBlock:
         """True if transfers and computations take equally long at any time and for every job."""
         return self.links.steady and self.slowdown.steady
 
-    def work(self, rows: Ids, flops: Arr, amounts: Mapping[str, Arr] | None, at: Any) -> CpuWork:
-        """Return the work of jobs `at` these places among all of `amounts`; see `Clock.work`."""
+    def work(
+        self, rows: Ids, flops: Arr, amounts: Mapping[str, Arr] | None, at: Any, moved_bytes: float = 0.0
+    ) -> CpuWork:
+        """Return the work of jobs `at` these places among all of `amounts`; see `Clock.work`.
+
+        `moved_bytes`: of the payloads of each job, whose seconds follow the clock frequency.
+        """
         if amounts is None:
-            return self.one_rate.work(rows, flops, None)
-        return self.clock.work(rows, flops, {kind: amount[at] for kind, amount in amounts.items()})
+            work = self.one_rate.work(rows, flops, None)
+        else:
+            work = self.clock.work(rows, flops, {kind: amount[at] for kind, amount in amounts.items()})
+        if not moved_bytes:
+            return work
+        return work._replace(cycles=work.cycles + moved_bytes * self.per_byte_s[rows] * self.cpu.max_hz[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +93,7 @@ class Fleet:
     memory_bytes: Arr  # inf: no limit
     steady: bool  # prices depend neither on time nor on draws
     impaired: bool  # the latency of some device's links varies, or packets get lost
-    needs_kinds: bool  # some device's clock looks at more than FLOPs
+    per_byte: bool  # some device takes time for each byte of its payloads
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -122,36 +132,38 @@ class Fleet:
         now_s: Arr,
         draws: Draws,
         amounts: Mapping[str, Arr] | None = None,
+        moved_bytes: float = 0.0,
     ) -> tuple[Arr, Arr]:
         """Return seconds of computing that starts at `now_s` and the joules it adds to idle power, shape (k,).
 
         `comm_s`: seconds that the job needs besides; with `deadline_s` governors choose the frequency by them.
-        `amounts`: of the kinds of work, if known; without them FLOPs count at one rate.
+        `amounts`: of the kinds of work, if known; without them FLOPs count at one rate. `moved_bytes`: of the payloads
+        of each job.
         """
         seconds, joules = np.empty(len(ids)), np.empty(len(ids))
         for block, at, rows in self._by_block(ids):
             cpu = block.cpu.rows(rows)
-            work = block.work(rows, flops[at], amounts, at)
+            work = block.work(rows, flops[at], amounts, at, moved_bytes)
             hz = block.governor.choose(work, comm_s[at], deadline_s, cpu)
             busy_s = cpu.compute_s(work, hz)
             seconds[at] = block.slowdown.stretch(rows, busy_s, now_s[at], _some(draws, at))
             joules[at] = cpu.mean_w(work, hz) * seconds[at]
         return seconds, joules
 
-    def full_speed_s(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None) -> Arr:
-        """Return seconds of computing at the highest frequency, without slow-downs, shape (k,); `amounts` as above."""
+    def full_speed_s(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None, moved_bytes: float = 0.0) -> Arr:
+        """Return seconds of computing at the highest frequency, without slow-downs, shape (k,); see `compute`."""
         seconds = np.empty(len(ids))
         for block, at, rows in self._by_block(ids):
-            work = block.work(rows, flops[at], amounts, at)
+            work = block.work(rows, flops[at], amounts, at, moved_bytes)
             seconds[at] = work.cycles / block.cpu.max_hz[rows] + work.memory_s
         return seconds
 
-    def full_speed_w(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None) -> Arr:
+    def full_speed_w(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None, moved_bytes: float = 0.0) -> Arr:
         """Return the mean watts that computing adds to idle power at the highest frequency, shape (k,)."""
         watts = np.empty(len(ids))
         for block, at, rows in self._by_block(ids):
             cpu = block.cpu.rows(rows)
-            watts[at] = cpu.mean_w(block.work(rows, flops[at], amounts, at), cpu.max_hz)
+            watts[at] = cpu.mean_w(block.work(rows, flops[at], amounts, at, moved_bytes), cpu.max_hz)
         return watts
 
     def _by_block(self, ids: Ids) -> Iterator[tuple[DeviceBlock, Any, Ids]]:
@@ -195,7 +207,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
         blocks=tuple(blocks),
         steady=all(block.steady for block in blocks),
         impaired=any(block.links.impaired for block in blocks),
-        needs_kinds=scenario.needs_kinds,
+        per_byte=any(block.per_byte_s.any() for block in blocks),
         **joined,
     )
 
@@ -220,6 +232,7 @@ def _block(
         cpu=arrays,
         clock=built(clock, clock_path, Clock, clock.value.build, n, speeds, key.at(_CPU, _CLOCK), clock_path),
         one_rate=OneRate.of(speeds),
+        per_byte_s=compact(draw(given.cpu.per_byte, n, key.at(_CPU, _PER_BYTE).numpy(), f"{path}.cpu.per_byte")),
         governor=given.cpu.governor.value,
         slowdown=built(slowdown, slowdown_path, Slowdown, slowdown.value.build, n, key.at(_SLOWDOWN), slowdown_path),
         new_batteries=_batteries(given, powers.idle_w, key.at(_BATTERY), f"{path}.battery"),

@@ -117,7 +117,37 @@ def test_one_rate_is_the_usual_clock_to_the_last_bit() -> None:
     job = job_of(lenet({"clock": TERMS}, cost={"name": "fedpmt_paper"}))
     assert job["compute_s"] == job["flops"] / 9e9
     parts = assemble(lenet({}))
-    assert parts.setting.speeds is None and not parts.fleet.needs_kinds and not FlopsClock.needs_kinds
+    assert parts.setting.speeds is None and not parts.setting.kinds and not FlopsClock.needs_kinds
+
+
+@pytest.mark.parametrize("clock", ["flops", TERMS], ids=["flops", "terms"])
+def test_bytes_of_payloads_may_take_seconds(clock: Any) -> None:
+    """Those of model and update: 4 bytes a number each way. They follow the frequency, and draw the power of a CPU."""
+    link = {"name": "fixed", "up": "1 Mbit/s", "down": "1 Mbit/s"}
+    slow = {"clock": clock, "frequency": "2 GHz", "min_frequency": "1 GHz"}
+    slow |= {"governor": {"name": "fixed", "frequency": "1 GHz"}}
+    given = {"network": link, "energy": {"name": "power", "idle": "1 W", "busy": "4 W"}}
+    base, job = (job_of(lenet({**slow, "per_byte": per_byte}, **given)) for per_byte in (0.0, "50 ns"))
+    assert job["down_bytes"] == job["up_bytes"] == 4 * 62_006
+    assert job["compute_s"] - base["compute_s"] == pytest.approx(2 * 50e-9 * 8 * 62_006)
+    assert job["compute_j"] == pytest.approx(3.0 * job["compute_s"])
+    assert job["end_s"] - base["end_s"] == pytest.approx(2 * 50e-9 * 8 * 62_006)
+
+
+@pytest.mark.parametrize("clock", ["flops", TERMS], ids=["flops", "terms"])
+def test_plans_and_estimates_see_the_bytes_of_payloads(clock: Any) -> None:
+    """With the update in 2 bytes a number; a device without seconds a byte stays as it is."""
+    cpu = {"flops_per_s": "9 GFLOP/s", "clock": clock}
+    fleet = [{"cpu": cpu}, {"cpu": {**cpu, "per_byte": "1 us"}}]
+    scenario = lenet({}, fleet=fleet, network="ideal", encoding={"up": "float16"})
+    parts, ids = assemble(scenario), np.array([0, 1])
+    task, moved_s = Task(local_sgd=(parts.setting.training.local_sgd(0),)), 6e-6 * 62_006
+    base_s = FLOPS / 9e9 if clock == "flops" else CLOCKED_S + MEMORY_S
+    assert full_speed_s(task, parts.setting, ids) == pytest.approx([base_s, base_s + moved_s])
+    assert expected_of(parts.fleet, parts.setting, ids).compute_s == pytest.approx([base_s, base_s + moved_s])
+    assert estimate(scenario).totals["sim_time_s"] == pytest.approx(base_s + moved_s)
+    # seconds a byte alone need no kinds of work
+    assert (parts.setting.cost_profile.work is None) == (clock == "flops")
 
 
 def test_blocks_may_differ() -> None:
