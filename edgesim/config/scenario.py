@@ -147,7 +147,7 @@ class Server(StrictTable):
     flops_per_s: FlopsPerSecondOrInf = float("inf")  # speed of each worker; inf: the work takes no time
     workers: Count = 1  # number of workers that take updates from the queue at the same time
     per_byte: Delay = 0.0  # seconds in which a worker reads, decodes and adds one byte of an update
-    test_samples: CountOrZero = 0  # samples with which a worker tests the model after each merge, at flops_per_s
+    test_samples: CountOrZero = 0  # samples of each test of the model by a worker, at flops_per_s
     round_overhead: Delay = 0.0  # time that the framework adds after each merge, during which no worker is busy
     first_round_overhead: Delay = 0.0  # time that the framework adds to the first round, in addition
     idle: Watts = 0.0  # power at all times

@@ -33,16 +33,20 @@ def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: Sha
     orders = [Order(device, plain) for device in ids.tolist()]
     prices = Pricer(fleet, setting).prices(orders, 0.0, draws)  # refuses those that are too much
     merge_flops = setting.devices * averaging_flops(orders[:1], setting)[0]
-    check_merge_s("server", merge_flops / scenario.server.flops_per_s)
+    server, updates_bytes = scenario.server, setting.devices * float(prices.message_bytes.max())
+    check_merge_s("server.flops_per_s", merge_flops / server.flops_per_s)
+    check_merge_s("server.per_byte", updates_bytes * server.per_byte)
+    test_flops = server.test_samples * setting.cost_profile.forward_flops() if server.test_samples else 0.0
+    check_amount("server.test_samples", "a test of the model", test_flops / server.flops_per_s, "s")
     for key, tier in () if scenario.edges is None else scenario.edges.tiers:
-        check_merge_s(key, merge_flops / tier.flops_per_s)
+        check_merge_s(f"{key}.flops_per_s", merge_flops / tier.flops_per_s)
     with np.errstate(all="ignore"):
         job_s = float((prices.down_s + prices.compute_s + prices.up_s).max())
         for key, watts in {
             "energy.idle": fleet.idle_w.sum(),
             "energy.sleep": fleet.sleep_w.sum(),
-            "server.idle": scenario.server.idle,
-            "server.busy": scenario.server.busy,
+            "server.idle": server.idle,
+            "server.busy": server.busy,
         }.items():
             check_amount(key, f"the power of {job_s:g} s, as long as a job,", float(watts * job_s), "J")
         job_bytes = float((prices.down_bytes + prices.message_bytes).max())

@@ -113,6 +113,12 @@ class Rounds:
         """True once a stop rule has ended the run."""
         return self.stop_reason is not None
 
+    @property
+    def _is_due(self) -> bool:
+        """True if the model of the round that is about to close is tested."""
+        done, end = self.session.round + 1, self._stop.rounds
+        return done % self._evaluation.every == 0 or (end is not None and done > end - self._evaluation.last)
+
     def close(
         self,
         result: ServerStep,
@@ -127,7 +133,7 @@ class Rounds:
         """
         check_closed_by(closed_by)
         session = self.session
-        server_s = yield from self._merges.run(result, completions)
+        server_s = yield from self._merges.run(result, completions, tests=self._is_due)
         overhead_s = self._overhead_s + (self._first_overhead_s if session.round == 0 else 0.0)
         if overhead_s > 0 and not self.stopped:
             yield session.env.timeout(overhead_s)
@@ -236,9 +242,7 @@ class Rounds:
 
     def _asked_for(self, result: ServerStep, completions: Sequence[Completion], totals: Totals) -> _Closed:
         """Return a round that is just closed; its new model is scored if that is due, which takes no simulated time."""
-        session = self.session
-        done, end = session.round + 1, self._stop.rounds
-        due = done % self._evaluation.every == 0 or (end is not None and done > end - self._evaluation.last)
+        session, due = self.session, self._is_due
         scores = session.learner.evaluate(session.model) if due else None
         personal = session.learner.evaluate_personal() if due and self._evaluation.personal else None
         return _Closed(

@@ -31,7 +31,8 @@ class Merges:
     ) -> None:  # fmt: skip
         """`key`: section of the scenario that errors name; `edge`: place of the edge server; None: the server.
 
-        `per_byte_s`: seconds of a worker for each byte of an update; `test_samples`: tested after each merge.
+        `per_byte_s`: seconds of a worker for each byte of an update; `test_samples`: for each test of the
+        model, with every network that it holds.
         """
         self._world = world
         self._setting = setting
@@ -43,16 +44,18 @@ class Merges:
         self._test_flops = test_samples * setting.cost_profile.forward_flops() if test_samples else 0.0
         self._merge: Merge | None = None  # at work
 
-    def run(self, result: ServerStep, completions: Sequence[Completion]) -> Generator[simpy.Event, Any, float]:
+    def run(
+        self, result: ServerStep, completions: Sequence[Completion], tests: bool = False
+    ) -> Generator[simpy.Event, Any, float]:
         """Work on a merge, and charge it; return its seconds. Updates that come meanwhile wait in their inbox.
 
-        Raises ConfigError that names the key if that is too much.
+        `tests`: the new model is tested, too. Raises ConfigError that names the key if that is too much.
         """
         if self._flops_per_s == inf and not self._per_byte_s:
             return 0.0
         jobs = [each.job for each in completions if each.outcome in DELIVERED]
         updates_flops = averaging_flops(jobs, self._setting)
-        own_flops = result.facts.get().server_flops + self._test_flops
+        own_flops = result.facts.get().server_flops + (self._test_flops if tests else 0.0)
         if self._per_byte_s:
             pairs = zip(jobs, updates_flops, strict=True)
             updates_s = [flops / self._flops_per_s + job.prices.up_bytes * self._per_byte_s for job, flops in pairs]
@@ -61,7 +64,7 @@ class Merges:
             flops = shared_work(updates_flops, own_flops, self._workers)
             workers_s = [each / self._flops_per_s for each in flops]
         merge_s = max(workers_s)
-        check_merge_s(self._key, merge_s)
+        check_merge_s(f"{self._key}.{'per_byte' if self._flops_per_s == inf else 'flops_per_s'}", merge_s)
         if merge_s > 0:
             self._merge = self._world.begin_merge(workers_s, self._edge)
             yield self._world.env.timeout(merge_s)
@@ -78,9 +81,9 @@ class Merges:
 
 
 def check_merge_s(key: str, merge_s: float) -> None:
-    """Raise ConfigError that names the section `key` if a merge takes too many seconds."""
-    who = "the server" if key == "server" else "an edge server"
-    check_amount(f"{key}.flops_per_s", f"a merge of {who}", merge_s, "s")
+    """Raise ConfigError that names the key if a merge takes too many seconds."""
+    who = "the server" if key.startswith("server.") else "an edge server"
+    check_amount(key, f"a merge of {who}", merge_s, "s")
 
 
 def shared_work(updates: Sequence[float], own: float, workers: int) -> list[float]:

@@ -74,11 +74,13 @@ def void_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
         if all(of_block(block, section) for block in scenario.fleet):
             yield (section,), ", as every fleet block has its own"
     if not scenario.backend.value.trains:
-        for path in (("evaluation",), *(("stop", key) for key in ("accuracy", "metric", "milestones"))):
+        tests = ("personal", "metrics", "targets", "metric_targets")  # the server's take time in certain rounds
+        of_tests = [("evaluation", key) for key in tests] if scenario.server.test_samples else [("evaluation",)]
+        for path in (*of_tests, *(("stop", key) for key in ("accuracy", "metric", "milestones"))):
             yield path, _untrained(scenario)
     if scenario.server.flops_per_s == float("inf") and not scenario.server.per_byte:
         for key in ("busy", "workers"):
-            yield ("server", key), " without server.flops_per_s, as the server's work takes no time"
+            yield ("server", key), " without server.flops_per_s or server.per_byte, as the server's work takes no time"
     rule = scenario.protocol.value
     void: dict[str, str | None] = {}  # keys of the protocol, and the other key of it that makes them void
     if isinstance(rule, Deadline):

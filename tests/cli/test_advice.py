@@ -129,6 +129,10 @@ DEADLINE = 'protocol = {{ name = "deadline", deadline = "{}"{} }}\n'
         (DEADLINE.format("8 s", ", quantile = 0.5"), "protocol.quantile: has no effect with rule = 'fixed'"),
         ('evaluation = { every = 2 }\n', "evaluation: has no effect, as backend null trains nothing"),
         ('server = { busy = "9 W" }\n', "server.busy: has no effect without server.flops_per_s"),
+        (
+            'evaluation = { targets = [0.9] }\nserver = { flops_per_s = "1 GFLOP/s", test_samples = 10 }\n',
+            "evaluation.targets: has no effect, as backend null trains nothing",
+        ),
         ("server = { workers = 2 }\n", "server.workers: has no effect without server.flops_per_s"),
         (DEADLINE.format("2 s", ""), "protocol.deadline: no device can meet 2 s: the shortest job, of fast"),
         (DEADLINE.format("9 s", ""), "protocol.deadline: no device can miss 9 s: the longest job, of phone"),

@@ -30,6 +30,10 @@ WRONG = {
         {"fleet": [{"count": 3, "cpu": FAST}, {"count": 2, "cpu": SLOW}]},
         "fleet.1.cpu: computing on device 3 of fleet.1 takes inf s, must be at most 1e+100",
     ),
+    "per byte": (
+        {"fleet": [{"cpu": {**FAST, "per_byte": 1e99}}]},
+        "fleet.0.cpu: computing on device 0 of fleet.0 takes ",
+    ),
     "capacitance": ({"energy": {**CPU, "capacitance": 1e300}}, "energy: computing on device 0 of fleet.0 takes "),
     "idle": ({"energy": {**CPU, "idle": TOO_MUCH}}, "energy.idle: the power of "),
     "sleep": ({"energy": {**CPU, "sleep": TOO_MUCH}}, "energy.sleep: the power of "),
@@ -41,6 +45,11 @@ WRONG = {
     "topology": ({"network": SHARED, "topology": {"name": "star", "server_up": 1e-304}}, "topology: a transfer takes"),
     "per bit": ({"network": {**LINKS, "energy_per_bit": TOO_MUCH}}, "network.energy_per_bit: carrying the "),
     "server": ({"server": {"flops_per_s": 1e-320}}, "server.flops_per_s: a merge of the server takes inf s, must be"),
+    "server, bytes": ({"server": {"per_byte": 1e99}}, "server.per_byte: a merge of the server takes "),
+    "server, tests": (
+        {"server": {"flops_per_s": 1e-90, "test_samples": 10**9}},
+        "server.test_samples: a test of the model takes ",
+    ),
     "edge server": (
         {
             "network": SHARED,

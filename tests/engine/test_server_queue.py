@@ -12,7 +12,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.engine.server_queue import shared_work
 from edgesim.engine.world import worked_s
 from edgesim.runs.simulate import simulate
-from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
+from tests.conftest import SPEEDS, digits_scenario, frames, simulate_null, timing_scenario
 
 SPEED = 1e8
 
@@ -69,6 +69,25 @@ def test_a_server_may_test_each_model():
     run = simulate_null(timing_scenario(fleet=fleet, server={"flops_per_s": SPEED, "test_samples": 100}))
     flops = 6 * params_of(run) + 100 * run.parts.setting.cost_profile.forward_flops()
     assert frames(run)["rounds"]["server_s"].tolist() == pytest.approx([flops / SPEED])
+
+
+def test_a_server_tests_when_the_model_is_evaluated():
+    """Every third round, and the last two of eight."""
+    evaluation, server = {"every": 3, "last": 2}, {"flops_per_s": SPEED, "test_samples": 100}
+    run = simulate_null(timing_scenario(server=server, evaluation=evaluation, stop={"rounds": 8}))
+    merge_s = len(SPEEDS) * 2 * params_of(run) / SPEED
+    test_s = 100 * run.parts.setting.cost_profile.forward_flops() / SPEED
+    expected = [merge_s + test_s * (round_ in (2, 5, 6, 7)) for round_ in range(8)]
+    assert frames(run)["rounds"]["server_s"].tolist() == pytest.approx(expected)
+
+
+def test_a_server_tests_each_of_several_networks():
+    """All of them on all samples, as their scores say; a device sends its own network alone."""
+    fleet = [{"cpu": {"flops_per_s": "1 GFLOP/s"}, "model": model} for model in ("cnn_cifar10", "lenet5")]
+    run = simulate_null(timing_scenario(fleet=fleet, server={"flops_per_s": SPEED, "test_samples": 100}))
+    each = run.parts.setting.cost_profile.networks.values()
+    flops = sum(2 * profile.params + 100 * profile.forward_flops() for profile in each)
+    assert len(each) == 2 and frames(run)["rounds"]["server_s"].tolist() == pytest.approx([flops / SPEED])
 
 
 def test_tests_at_infinite_speed_are_refused():

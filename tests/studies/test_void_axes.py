@@ -94,7 +94,7 @@ VOID = {
     "a server that is never busy": (
         '"server.workers" = [1, 2]',
         "overrides = []",
-        "server.workers has no effect without server.flops_per_s, as the server's work takes no time",
+        "server.workers has no effect without server.flops_per_s or server.per_byte, as the server's work takes no",
     ),
     "a place without prices": (
         '"fleet.0.zone" = ["here", "there"]',
