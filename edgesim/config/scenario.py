@@ -283,6 +283,20 @@ class Scenario(StrictTable):
         return any(block.cpu.clock.value.needs_kinds for block in self.fleet)
 
     @property
+    def disciplines(self) -> tuple[Chosen | None, ...]:
+        """Sharing of links by transfers, by fleet block. None: each device has a link of its own.
+
+        A topology with links beyond constant ones is shared fairly, unless the network names a discipline.
+        """
+        networks = [(block.network or self.network).value for block in self.fleet]
+        beyond = not self.topology.value.only_access
+        fair = PartOf("discipline").read("fair") if beyond else None
+        return tuple(
+            fair if network.discipline is None and network.constant_rates else network.discipline
+            for network in networks
+        )
+
+    @property
     def trainings(self) -> tuple[Scenario, ...]:
         """Scenario of each training as if it were alone in the world. A scenario without sessions is its own training.
 

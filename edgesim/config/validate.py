@@ -189,12 +189,12 @@ def _peers(s: Scenario) -> Broken:
 
 def _links(s: Scenario) -> Broken:
     """Yield the broken rules about shared links, topology and edge servers."""
-    disciplines = [(block.network or s.network).value.discipline for block in s.fleet]
+    disciplines = s.disciplines
     edges, topology, devices = s.edges, s.topology, sum(block.count for block in s.fleet)
     if any(discipline != disciplines[0] for discipline in disciplines):
         yield "fleet.network", "blocks must all have shared links of one discipline, or none"
     if disciplines[0] is None and not topology.value.only_access:
-        yield "topology.name", "links beyond the devices' own need network.name = 'shared'"
+        yield "topology.name", "links beyond the devices' own need a network of constant rates, such as fixed or shared"
     if edges is not None:
         if disciplines[0] is None or not topology.value.has_edge_servers:
             found = f"found topology {topology.name!r}, network {s.network.name!r}"

@@ -255,7 +255,11 @@ WIRES = {
         "name='random_regular', degree=5",
         SHARED,
     ),
-    "unused wires": topology("name: links beyond the devices' own need network.name", "name='tree', edge_servers=2"),
+    "unused wires": topology(
+        "name: links beyond the devices' own need a network of constant rates, such as fixed",
+        "name='tree', edge_servers=2",
+        "network={name='wireless', bandwidth='1 MHz', distance_m=100}",
+    ),
     "device without a wire": wires(UNREACHED),
     "devices on an island": wires(UNREACHED, "4,5,1e6,1e6,0\n"),
     "dead wire": fifth("bps_ba must be above 0 bit/s, got 0.0", "0,4,1e6,0,0\n"),

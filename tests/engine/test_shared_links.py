@@ -13,6 +13,7 @@ from tests.sizes import examples
 
 BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
 ACCESS = {"name": "shared", "up": "1 Mbit/s", "down": "4 Mbit/s", "latency": "0.1 s"}
+RADIO = {"name": "wireless", "bandwidth": "1 MHz", "distance_m": 100.0}
 POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
 TIMES = ["down_s", "compute_s", "up_s", "link_wait_s", "end_s", "down_j", "up_j"]
 
@@ -44,6 +45,18 @@ def test_equal_devices_share_the_server_fairly():
     assert jobs["up_s"].tolist() == pytest.approx([0.1 + each_s] * 4)
     assert jobs["link_wait_s"].tolist() == pytest.approx([2 * each_s - BITS / 2e6 - BITS / 1e6] * 4)
     assert jobs["up_j"].tolist() == pytest.approx([1.0 * each_s] * 4)
+
+
+@pytest.mark.parametrize("network", [{**ACCESS, "name": "fixed"}, "ideal"], ids=["fixed", "ideal"])
+def test_links_of_their_own_share_the_link_of_the_server(network):
+    """Four equal devices, of which each gets a quarter of 2 Mbit/s: `fixed` links do as `shared` ones."""
+    limits = {"name": "star", "server_up": "2 Mbit/s", "server_down": "2 Mbit/s"}
+    jobs, latency_s = equal_devices(4, network=network, topology=limits), 0.0 if network == "ideal" else 0.1
+    assert jobs["down_s"].tolist() == pytest.approx([latency_s + BITS / (2e6 / 4)] * 4)
+    assert jobs["up_s"].tolist() == pytest.approx([latency_s + BITS / (2e6 / 4)] * 4)
+    if network != "ideal":
+        shared = equal_devices(4, network=ACCESS, topology=limits)
+        assert jobs[TIMES].to_numpy().tolist() == shared[TIMES].to_numpy().tolist()
 
 
 def test_in_order_of_arrival():
@@ -170,8 +183,11 @@ def test_time_and_joules_add_up(seed, devices, discipline, edge_servers, deadlin
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"topology": {"name": "star", "server_up": "1 Mbit/s"}}, "topology.name: links beyond .* network.name"),
-        ({"topology": {"name": "ring"}}, "topology.name"),
+        (
+            {"network": RADIO, "topology": {"name": "star", "server_up": "1 Mbit/s"}},
+            "topology.name: links beyond .* constant rates",
+        ),
+        ({"network": RADIO, "topology": {"name": "ring"}}, "topology.name"),
         (
             {
                 "network": ACCESS,

@@ -34,7 +34,7 @@ def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:
 
     Raises ConfigError if a device cannot reach the server.
     """
-    discipline = (scenario.fleet[0].network or scenario.network).value.discipline
+    discipline = scenario.disciplines[0]
     if discipline is None:
         return None
     access = Access(fleet.up_bps, fleet.down_bps, fleet.latency_s)

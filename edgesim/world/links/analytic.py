@@ -72,7 +72,9 @@ class Impaired(Metered):
 
 @dataclass(frozen=True, kw_only=True)
 class Ideal(NetworkPart):
-    """Transfers take no time and no energy; bytes are counted."""
+    """Transfers take no time and no energy; bytes are counted. A topology may limit what lies beyond the devices."""
+
+    constant_rates: ClassVar[bool] = True
 
     def build(self, n: int, key: Key, path: str) -> Links:
         """Return the links of n devices."""
@@ -82,7 +84,13 @@ class Ideal(NetworkPart):
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed(Impaired):
-    """Constant rates per device, up and down, and one latency per transfer."""
+    """Constant rates per device, up and down, and one latency per transfer.
+
+    If the topology gives the server a link, or other links beyond the devices' own, transfers share those max-min
+    fairly, as with `shared`.
+    """
+
+    constant_rates: ClassVar[bool] = True
 
     up: PerDevice[BitsPerSecond]  # rate from a device to the server
     down: PerDevice[BitsPerSecond]  # rate from the server to a device

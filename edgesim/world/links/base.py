@@ -67,6 +67,7 @@ class Links(ABC):
 class NetworkPart(ABC):
     """A network as a scenario names it: a frozen dataclass."""
 
+    constant_rates: ClassVar[bool] = False  # True: a topology may go on beyond the devices' links, which is then shared
     discipline: Chosen | None = None  # sharing of links by transfers; None: devices have links of their own
 
     @abstractmethod
