@@ -99,12 +99,15 @@ class Evaluation(StrictTable):
     also tested, where `stop.rounds` tells which rounds these are. `personal`: also test the model that each device
     would use itself, on a test set with the class mix of its training data. `metrics`: metrics of the objective to
     write beside loss and accuracy, unset for its usual metrics. Targets of metrics are a table, such as
-    `targets = { perplexity = 3.0 }`.
+    `targets = { perplexity = 3.0 }`. `on_devices`: number of devices (an integer) or their share (such as 0.5 or 1.0)
+    that test the model on their own samples after each such test, before the next round. They take seconds, bytes and
+    joules for it, and are drawn among those that are idle.
     """
 
     every: Count = 1
     last: Count = 1
     personal: bool = False
+    on_devices: Count | PositiveShare | None = None
     metrics: Annotated[tuple[str, ...], Strict(False)] | None = None
     targets: Annotated[
         tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending), _OrByMetric()

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     SEARCH = 16  # points of trials
     EDGES = 17  # decisions of edge servers, and moves of devices
     SESSION = 18  # then a word of its name: all draws of one of several trainings
+    TESTS = 19  # then the round: devices that test its model
 
 
 class PlanStream(IntEnum):

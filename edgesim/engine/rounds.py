@@ -18,6 +18,7 @@ from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import AggregationFacts, Answer, ServerStep
 from edgesim.core.metrics import METRICS, Better, is_reached
 from edgesim.engine.accounting import Totals
+from edgesim.engine.device_tests import tested_on_devices
 from edgesim.engine.divergence import Divergence, middle
 from edgesim.engine.server_queue import Merges
 from edgesim.engine.session import Session
@@ -154,6 +155,8 @@ class Rounds:
         self.settle(0 if waits else min(session.learner.rounds_ahead, self._most_ahead))
         if not self.stopped:
             self._apply_stop_rules(totals)
+        if closed.scores is not None and self._evaluation.on_devices is not None and not self.stopped:
+            yield from tested_on_devices(session, self._evaluation.on_devices)
 
     def settle(self, outstanding: int = 0) -> None:
         """Write the answers of closed rounds, all but so many that may be outstanding, and tell the observer."""

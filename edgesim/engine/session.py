@@ -92,6 +92,7 @@ class Session:
         other session shares the world.
         """
         self.world = world
+        self.key = key
         self.below: Devices | EdgeServers = below or world.devices
         self.edge = edge
         self.learner = learner

@@ -71,7 +71,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "device": INT,  # device that was asked
         "round": INT,  # rounds that were closed when it was asked
         "base_version": INT,  # global models so far when it was asked, the last of which it starts from; 0 among peers
-        "task": TEXT,  # the method's name for the job: `train`, or for example `norm` or `fetch`
+        # the method's name for the job: `train`, or for example `norm` or `fetch`; `test`: by `evaluation.on_devices`
+        "task": TEXT,
         "submodel": TEXT,  # the part of the model that it trains, in the method's words, or `full`
         "sent_s": REAL,  # when it was asked
         # seconds of the download: latency and transfer; among peers, of fetching the messages that are already there

@@ -74,8 +74,9 @@ def void_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
         if all(of_block(block, section) for block in scenario.fleet):
             yield (section,), ", as every fleet block has its own"
     if not scenario.backend.value.trains:
-        tests = ("personal", "metrics", "targets", "metric_targets")  # the server's take time in certain rounds
-        of_tests = [("evaluation", key) for key in tests] if scenario.server.test_samples else [("evaluation",)]
+        tests = ("personal", "metrics", "targets", "metric_targets")  # beside those that decide when tests take time
+        take_time = scenario.server.test_samples or scenario.evaluation.on_devices is not None
+        of_tests = [("evaluation", key) for key in tests] if take_time else [("evaluation",)]
         for path in (*of_tests, *(("stop", key) for key in ("accuracy", "metric", "milestones"))):
             yield path, _untrained(scenario)
     if scenario.server.flops_per_s == float("inf") and not scenario.server.per_byte:
