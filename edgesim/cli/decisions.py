@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from edgesim.cli.look import all_opened
-from edgesim.cli.options import Only, StudyFolder, TableStyle, check_file, seconds_of, write_text
+from edgesim.cli.options import Draws, Only, StudyFolder, TableStyle, check_file, seconds_of, write_text
 from edgesim.cli.printing import print_frame_as, print_note
-from edgesim.cli.study import CellsOfStudy, MadeRuns
+from edgesim.cli.study import CellsOfStudy, MadeRuns, clocks_of
 from edgesim.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,11 +72,17 @@ def compare(
     better: Directions,
     baseline: Annotated[str, typer.Option(metavar="LABELS", help="The baseline, such as method=fedavg.")],
     column: Columns = None,
+    intervals: Draws = None,
 ) -> None:
-    """Compare configurations with a baseline, paired by seed: difference, ratio, wins and p-values."""
+    """Compare configurations with a baseline, paired by seed: difference, ratio, wins and p-values.
+
+    --intervals: also tell which orders depend on the clocks' errors. Both sides have the same draws.
+    """
+    from edgesim.studies.clock_intervals import SURE
     from edgesim.studies.column import parse_column
     from edgesim.studies.statistics import least_p
     from edgesim.studies.study import read_labels
+    from edgesim.studies.tradeoffs import name_of
     from edgesim.studies.values import axes_of, compared, few_runs, values_of
 
     form = style.name
@@ -86,15 +92,30 @@ def compare(
     if others := [name for name in found.study.columns if not column and name not in columns]:
         print_note(f"{', '.join(others)}: not compared; add --higher or --lower to say which direction is better")
     values = values_of(found.study, found.runs, columns)
-    rows = compared(values, labels, columns, ways)
+    rows, axes = compared(values, labels, columns, ways), axes_of(values)
+    drawn, told = clocks_of(found, columns, intervals), list[str]()
+    if drawn:
+        sides = [(row, {**{axis: row[axis] for axis in axes}, **labels}) for row in rows.to_dict("records")]
+        shares = [
+            drawn.order_holds([row[axis] for axis in axes], list(other.values()), row["column"], row["difference"])
+            for row, other in sides
+        ]
+        rows = rows.assign(order_holds=shares)
+        for (row, other), share in zip(sides, shares, strict=True):
+            if share < SURE:
+                one = name_of({axis: row[axis] for axis in axes})
+                told.append(f"{row['column']}: {drawn.order_in_words(one, name_of(other), share)}")
     shown = rows
     if form not in ("json", "csv"):  # leave out columns that follow from others, or are empty
         empty = [name for name in ("unpaired", "unsure") if not rows[name].astype(bool).any()]
         derived = ["wins", "losses", "ties", "ratio_low", "ratio_high"]
         shown = rows.drop(columns=[*empty, *derived]).dropna(axis="columns", how="all")
-    _print_rows(found, form, shown, f", against {baseline}", len(axes_of(values)) + 1, baseline=labels)
+    _print_rows(found, form, shown, f", against {baseline}", len(axes) + 1, baseline=labels)
     if not form and (note := few_runs(rows)):
         print(note)
+    if not form and drawn:
+        sure = f"every known order holds in {SURE:.0%} or more of {intervals} draws of the clocks' errors"
+        print("\n".join(told) or sure)
     pairs = [int(count) for count in rows["pairs"] if count]
     if pairs and least_p(min(pairs)) > 0.05:
         print_note(
@@ -298,6 +319,7 @@ def report(
     ] = None,
     title: Annotated[str, typer.Option(help="Title. Default: the name of the study.")] = "",
     question: Annotated[str, typer.Option(help="The question to answer. Default: the question of the study.")] = "",
+    intervals: Draws = None,
 ) -> None:
     """Write one HTML file about a study or runs: the answer in words, charts, tables, commands to reproduce."""
     from edgesim.reports.html.page import write_report
@@ -326,4 +348,7 @@ def report(
         made = (run.manifest.get("command") for run in runs)  # its first word is where the program lies
         commands = list(dict.fromkeys(shlex.join(["edgesim", *words[1:]]) for words in made if words))
         again = ["edgesim", "report", *map(str, what), "--out", str(out)]
-    print(write_report(findings_of(study, cells, [*commands, shlex.join(again)], labels, title, question, notes), out))
+    if intervals:
+        again += ["--intervals", str(intervals)]
+    commands += [shlex.join(again)]
+    print(write_report(findings_of(study, cells, commands, labels, title, question, notes, intervals or 0), out))

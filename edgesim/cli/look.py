@@ -152,11 +152,17 @@ def parse_rounds(given: str) -> tuple[int, int]:
     return first, last
 
 
-def explain(shown: ShownRun, number: RoundNumber) -> None:
+def explain(
+    shown: ShownRun,
+    number: RoundNumber,
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="Add 90 % intervals of the computations that the round waited for.")
+    ] = False,
+) -> None:
     """Explain the length of a round: its end, and the time spent in each step."""
     from edgesim.reports.critical_path import explain as in_words
 
-    print(in_words(shown.open(), number))
+    print(in_words(shown.open(), number, intervals))
 
 
 # --- energy, cost and participation ------------------------------------------------------------------------------

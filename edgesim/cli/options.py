@@ -33,6 +33,11 @@ InSession = Annotated[
     str | None, typer.Option("--session", metavar="NAME", help="The session to show, if the run has several.")
 ]
 RoundNumber = Annotated[int, typer.Option("--round", min=1, help="The round to show, from 1.")]
+# With fewer draws none lies outside of a 90 % interval.
+Draws = Annotated[
+    int | None,
+    typer.Option("--intervals", min=20, metavar="DRAWS", help="Show 90 % intervals over draws of the clocks' errors."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Train again, and replace cached results and finished cells.")]
 CheckpointInterval = Annotated[

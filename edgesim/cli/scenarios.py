@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgesim.cli.options import AsJson, ScenarioFile, check_known
-from edgesim.cli.printing import print_frame, print_json, print_note, print_table, warn, without_silent
+from edgesim.cli.options import AsJson, Draws, ScenarioFile, check_known
+from edgesim.cli.printing import print_frame, print_json, print_note, print_table, records, warn, without_silent
 from edgesim.core.errors import ConfigError
-from edgesim.reports.format import heading
+from edgesim.reports.format import heading, text
 
 if TYPE_CHECKING:
     from edgesim.config.origin import Layers
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 USUAL = "quickstart"
 _MOST_BLOCKS = 20  # of a fleet are printed; JSON has all
 _SECTIONS = ("method", "protocol", "selection", "training", "cost", "backend", "stop")
+_ENDS = ("low", "median", "high")
 _COLUMNS = {"key": "key", "value": "value", "from": "from"}
 
 
@@ -156,17 +157,36 @@ def _row(value: dict[str, Any]) -> dict[str, str]:
     return {"key": value["key"], "value": text, "from": value["origin"]}
 
 
-def estimate(file: ScenarioFile, as_json: AsJson = False) -> None:
-    """Estimate FLOPs, bytes, seconds and joules of the jobs of each device kind, and host resources."""
+def estimate(file: ScenarioFile, as_json: AsJson = False, intervals: Draws = None) -> None:
+    """Estimate FLOPs, bytes, seconds and joules of the jobs of each device kind, and host resources.
+
+    --intervals: also repeat the estimate with draws of the errors of the devices' clocks.
+    """
     from edgesim.config.load import load_scenario
     from edgesim.runs.estimate import estimate as estimated
 
-    found = estimated(load_scenario(file.scenario, file.overrides))
-    blocks, totals = found.blocks, found.totals
+    found = estimated(load_scenario(file.scenario, file.overrides), intervals or 0)
+    blocks, totals, spread = found.blocks, found.totals, found.spread_blocks
     if as_json:
-        print_json({"blocks": blocks.to_dict("records"), "totals": totals, "notes": list(found.notes)})
+        ends = {name: ends._asdict() for name, ends in found.spread_totals.items()}
+        more = {} if spread is None else {"intervals": {"draws": intervals, "blocks": records(spread), "totals": ends}}
+        print_json({"blocks": records(blocks), "totals": totals, "notes": list(found.notes), **more})
         return
     print_frame(blocks if blocks["link_j"].any() else blocks.drop(columns="link_j"), "one job of each kind of device")
     print_table([totals], without_silent({name: heading(name) for name in totals}, [totals]), "the whole run")
     for note in found.notes:
         print(note)
+    if spread is not None:
+        columns = {"of": "of", "column": "column", "low": "5 %", "median": "median", "high": "95 %"}
+        drawn = []
+        for row in records(spread):
+            of = f"a job of {row['kind']}" + (f", {row['submodel']}" if row["submodel"] != "full" else "")
+            drawn += [(of, name, [row[f"{name}_{end}"] for end in _ENDS]) for name in ("seconds", "joules")]
+        drawn += [("the whole run", name, [*ends]) for name, ends in found.spread_totals.items()]
+        rows = [
+            {"of": of, "column": heading(name)}
+            | {end: text(name, value) for end, value in zip(_ENDS, values, strict=True)}
+            for of, name, values in drawn
+            if values[0] != values[-1]
+        ]
+        print_table(rows, columns, f"90 % intervals over {intervals} draws of the clocks' errors", keys=2)

@@ -14,6 +14,7 @@ import typer
 from edgesim.cli.options import (
     AsJson,
     CellTraining,
+    Draws,
     Only,
     SortBy,
     StudyFolder,
@@ -40,6 +41,7 @@ from edgesim.reports.format import text
 if TYPE_CHECKING:
     from edgesim.execution.processes import Pool
     from edgesim.reports.load import Run
+    from edgesim.studies.clock_intervals import ClockIntervals
     from edgesim.studies.optimise import Trial
     from edgesim.studies.plan import Outlook
     from edgesim.studies.runs import Planned
@@ -245,10 +247,11 @@ class StudyTableStyle(TableStyle):
     ] = False
 
 
-def table(cells: CellsOfStudy, style: StudyTableStyle, sort: SortBy = None) -> None:
+def table(cells: CellsOfStudy, style: StudyTableStyle, sort: SortBy = None, intervals: Draws = None) -> None:
     """Print means over seeds with published values. Targets that some runs missed have medians.
 
     --long: also print standard deviation, 95 % intervals and all other statistics over seeds.
+    --intervals: also time each run again with draws of the clocks' errors, without training.
     """
     from edgesim.studies.values import axes_of, few_runs, numbers, pivoted, reordered, tabulate
 
@@ -257,7 +260,11 @@ def table(cells: CellsOfStudy, style: StudyTableStyle, sort: SortBy = None) -> N
     if sort:
         rows = reordered(rows, order(numbers(rows), sort))
     name, size = found.study.name, cells.size
+    drawn = clocks_of(found, found.study.columns, intervals)
     if form in ("json", "csv"):
+        if drawn:
+            ends = drawn.rows.rename(columns={end: f"clock_{end}" for end in ("low", "median", "high")})
+            rows = rows.merge(ends, how="left", on=[*axes_of(rows), "column"])
         print_frame_as(rows, form, "", 1, {"study": name, "size": size})
         return
     labels, pivot = axes_of(rows), pivoted(rows)
@@ -284,6 +291,31 @@ def table(cells: CellsOfStudy, style: StudyTableStyle, sort: SortBy = None) -> N
 
         equal = np.isclose(beside["mean"], beside["published"], rtol=_EQUAL, atol=0).sum()
         print(f"{equal} of {len(beside)} published numbers are equal")
+    if drawn:
+        print_clocks(drawn)
+
+
+def clocks_of(found: MadeRuns, columns: Sequence[str], draws: int | None) -> ClockIntervals | None:
+    """Return the intervals of the clocks' errors, None without draws. Notes about them are printed on stderr."""
+    if draws is None:
+        return None
+    from edgesim.studies.clock_intervals import clock_intervals
+
+    drawn = clock_intervals(found.study, found.runs, columns, draws)
+    for note in drawn.notes:
+        print_note(note)
+    return drawn
+
+
+def print_clocks(drawn: ClockIntervals) -> None:
+    """Print the intervals of a study's numbers over draws of the clocks' errors."""
+    keys = [str(name) for name in drawn.rows.columns[:-3]]
+    rows = [
+        {**row, **{end: text(row["column"].partition("@")[0], row[end]) for end in ("low", "median", "high")}}
+        for row in drawn.rows.to_dict("records")
+    ]
+    headings = {**dict(zip(keys, keys, strict=True)), "low": "5 %", "median": "median", "high": "95 %"}
+    print_table(rows, headings, f"90 % intervals over {drawn.draws} draws of the clocks' errors", keys=len(keys))
 
 
 # --- search ------------------------------------------------------------------------------------------------------

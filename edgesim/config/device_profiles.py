@@ -167,7 +167,7 @@ class Profile(BaseModel):
         A section is left out if the profile does not have its numbers. The energy model uses measured powers if they
         are known, else the capacitance.
         """
-        cpu: dict[str, Any] = self._texts("frequency", "cores")
+        cpu: dict[str, Any] = {**self._texts("frequency", "cores"), "spread": self.spread, "board": self.name}
         if terms := self._texts(*(f"terms.{kind}" for kind in PRICED)):
             cpu["clock"] = {"name": "terms", **{key.removeprefix("terms."): text for key, text in terms.items()}}
         if self._has(*_PRODUCT):
@@ -343,7 +343,7 @@ def _under(cpu: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     speed_keys = {"flops_per_s", "flops_per_cycle", "efficiency"}
     if "flops_per_cycle" in own:  # then the speed follows from frequency and cores
         speed_keys |= {"frequency", "cores"}
-    replaced = {"clock"} if "clock" in cpu or cpu.keys() & speed_keys else set()
+    replaced = {"clock", "spread", "board"} if "clock" in cpu or cpu.keys() & speed_keys else set()
     if "flops_per_s" in cpu:
         replaced |= {"flops_per_cycle", "efficiency"}
     elif "flops_per_cycle" in cpu:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from annotated_types import Ge, Le, MinLen
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -46,7 +47,7 @@ from edgesim.config.units import (
 from edgesim.config.validate import sections
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import ONE_SESSION
-from edgesim.core.limits import Count, CountOrZero, PositiveNumber, PositiveShare
+from edgesim.core.limits import Count, CountOrZero, NonNegativeNumber, PositiveNumber, PositiveShare
 from edgesim.core.local_sgd import Training
 from edgesim.files.reading import quoted
 
@@ -77,6 +78,7 @@ def _printable(name: str) -> str:
 
 
 _Name: TypeAlias = Annotated[str, AfterValidator(_printable)]
+_Label: TypeAlias = Annotated[_Name, MinLen(1)]
 
 
 class Cpu(StrictTable):
@@ -93,6 +95,8 @@ class Cpu(StrictTable):
     flops_per_s: PerDevice[FlopsPerSecond] | None = None  # speed that training attains
     clock: Annotated[Chosen, PartOf("clock")] = Field(default="flops", validate_default=True)  # seconds of its work
     per_byte: PerDevice[Delay] = 0.0  # time to encode or decode one byte that it sends or receives
+    spread: NonNegativeNumber = 0.0  # standard deviation of ln(true / predicted seconds); `clock_error` draws from it
+    board: _Label | None = None  # kind of device, of which all have one clock error; None: the name of the block
     min_frequency: Hertz | None = None  # lowest frequency that a governor may choose; None: the highest one
     governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)  # sets the frequency
 
@@ -105,7 +109,6 @@ class Cpu(StrictTable):
         return self
 
 
-_Label: TypeAlias = Annotated[_Name, MinLen(1)]
 _MOST = 100_000_000  # devices of a block, and levels: a large machine has memory for a few columns of that length
 
 
@@ -194,6 +197,16 @@ _Availabilities: TypeAlias = Annotated[
 _Failures: TypeAlias = Annotated[tuple[Annotated[Chosen, PartOf("failure")], ...], Strict(False), _OneOrMore()]
 
 
+def _draw_of_clocks(given: Any) -> Any:
+    is_draw = isinstance(given, int) and not isinstance(given, bool) and given >= 0
+    if not (is_draw or given in ("none", "drawn")):
+        raise refusal(f'must be "none", "drawn" or the number of a draw, at least 0, got {quoted(given)}')
+    return given
+
+
+_ClockError: TypeAlias = Annotated[Literal["none", "drawn"] | int, BeforeValidator(_draw_of_clocks)]
+
+
 class Scenario(StrictTable):
     """All settings of a run. Plug-ins are held as Chosen, and blocks of the fleet in the order of the device ids."""
 
@@ -206,6 +219,7 @@ class Scenario(StrictTable):
     training: LocalTraining = Training()  # local training of a device
     cost: Annotated[Chosen, PartOf("cost")] = _part("measured")  # model of the FLOPs of a job
     network: Annotated[Chosen, PartOf("network")] = _part("ideal")  # links of the devices
+    clock_error: _ClockError = "none"  # error of the devices' clocks: "none", "drawn" for each seed, or a draw's number
     energy: Annotated[Chosen, PartOf("energy")] = _part("none")  # power of the devices
     slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")  # causes of slower computing
     selection: Annotated[Chosen, PartOf("selection")] = _part("all")  # choice of the devices of a round
@@ -295,6 +309,17 @@ class Scenario(StrictTable):
             fair if network.discipline is None and network.constant_rates else network.discipline
             for network in networks
         )
+
+    @property
+    def clock_draw(self) -> int | None:
+        """Number of the draw of the devices' clock errors: the seed if it is "drawn"; None: no errors."""
+        if isinstance(self.clock_error, int):
+            return self.clock_error
+        return self.seed if self.clock_error == "drawn" else None
+
+    def network_of(self, block: FleetBlock) -> str:
+        """Return the name of the network that the devices of a block train."""
+        return (self.model if block.model is None else block.model).name
 
     @property
     def trainings(self) -> tuple[Scenario, ...]:

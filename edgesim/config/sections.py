@@ -241,7 +241,7 @@ class Edges(ServerTier):
 OF_THE_WORLD = frozenset(
     {
         *("seed", "backend", "fleet", "network", "energy", "slowdown", "availability", "failures", "topology"),
-        *("server", "prices", "weights", "edges", "session", "extends"),
+        *("server", "prices", "weights", "edges", "session", "extends", "clock_error"),
     }
 )
 OWN = ("name", "devices", "start")  # keys of a session that no scenario has

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     EDGES = 17  # decisions of edge servers, and moves of devices
     SESSION = 18  # then a word of its name: all draws of one of several trainings
     TESTS = 19  # then the round: devices that test its model
+    CLOCK_ERROR = 20  # below the number of a draw, not the seed: a word of the board, and one of the network
 
 
 class PlanStream(IntEnum):

@@ -12,6 +12,7 @@ import pandas as pd
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, ON_TIME_S
+from edgesim.core.work import interval_factor
 from edgesim.records.run import RecordedRun
 from edgesim.reports.format import count, text
 from edgesim.reports.participation import KINDS_OF_END, by_kind
@@ -181,13 +182,14 @@ _LAST = {
 }
 
 
-def explain(run: RecordedRun, number: int) -> str:
+def explain(run: RecordedRun, number: int, intervals: bool = False) -> str:
     """Return a few lines on why a round took as long as it did. `number` is 1 for the first round.
 
     They give the length of the round, the device or deadline that ended it, and how the time of the last device splits.
     They say how long the round would have been without that device, where the tables tell. Waiting, the server's work,
-    the devices that did not deliver with their progress, and a line for each kind of device follow. Raises ConfigError
-    if the round did not close.
+    the devices that did not deliver with their progress, and a line for each kind of device follow. With `intervals`
+    each computation of the critical path has the 90 % interval of its clock's error. Raises ConfigError if the round
+    did not close, or if no clock has a spread.
     """
     told = _Told.of(run, number)
     merge = told.merge
@@ -229,7 +231,26 @@ def explain(run: RecordedRun, number: int) -> str:
         times = ", ".join(f"{what} {text('_s', row[f'mean_{name}'])}" for name, what in list(_SPLIT.items())[:3])
         means = f"; mean {times}" if row["ok_jobs"] else ""
         lines.append(f"{row['kind']}: {count(row['jobs'], 'job')} ({ends}){means}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_clock_lines(run, told) if intervals else ())])
+
+
+def _clock_lines(run: RecordedRun, told: _Told) -> list[str]:
+    """Return a line for each computation of the critical path, with the closed form of its interval."""
+    fleet = run.manifest["scenario"]["fleet"]
+    spreads = np.repeat([block["cpu"].get("spread", 0.0) for block in fleet], [block["count"] for block in fleet])
+    if not spreads.any():
+        raise ConfigError(f"--intervals: no device of {run.name} has a spread")
+    lines = []
+    for link in told.path:
+        if link["device"] < 0 or not link["compute_s"]:
+            continue
+        factor = interval_factor(float(spreads[link["device"]]))
+        low, middle, high = (text("_s", link["compute_s"] * times) for times in (1 / factor, 1.0, factor))
+        lines.append(
+            f"{_begin(told.name(link['device']))} computed for {middle}, in nine of ten draws of its clock's error "
+            f"{low} to {high} (x/: {factor:.3g})."
+        )
+    return lines
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -32,6 +32,7 @@ from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.assembly import Assembly, assemble
 from edgesim.runs.job_sample import by_block, of_everybody, of_peers, priced, timed
+from edgesim.runs.retiming import Quantiles, check_spread, quantiles, redrawn
 from edgesim.runs.simulate import Silent, Simulation
 
 _SPLIT = ("energy_j", "active_j", "idle_j", "energy_network_j", "energy_server_j")
@@ -55,11 +56,16 @@ class Estimate:
     Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s,
     energy_j of the devices (the sum of active_j and idle_j), energy_network_j and energy_server_j.
     `notes`: effects of batteries on the run, or that they are unknown; one sentence each.
+    `spread_blocks`: with draws of the clocks' errors, columns kind, submodel, and low, median and high of seconds and
+    joules. `spread_totals`: the same three of rounds, sim_time_s and energy_j, by name. Low and high are the 5 and 95 %
+    quantiles of the draws.
     """
 
     blocks: pd.DataFrame
     totals: dict[str, Any]
     notes: Sequence[str] = ()
+    spread_blocks: pd.DataFrame | None = None
+    spread_totals: Mapping[str, Quantiles] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,12 +108,30 @@ class _Brief(Silent):
             self.trial.rounds.end(_ENOUGH)
 
 
-def estimate(scenario: Scenario) -> Estimate:
-    """Estimate a scenario, as `estimate_of` does. Raises ConfigError or DataError as `assemble` does."""
+def estimate(scenario: Scenario, draws: int = 0) -> Estimate:
+    """Estimate a scenario, as `estimate_of` does, and again with each of `draws` draws of the clocks' errors.
+
+    Raises ConfigError or DataError as `assemble` does, and ConfigError for draws if no device's clock has a spread.
+    """
     if len(scenario.session) > 1:
         count = len(scenario.session)
         raise ConfigError(f"estimate: works with one training, found {count} sessions; leave all but one out")
-    return estimate_of(assemble(scenario))
+    parts = assemble(scenario)
+    found = estimate_of(parts)
+    if not draws:
+        return found
+    check_spread(scenario)
+    of_draws = [estimate_of(redrawn(parts, draw), speed=lambda _: np.inf) for draw in range(1, draws + 1)]
+    totals = {name: [each.totals[name] for each in of_draws] for name in ("rounds", "sim_time_s", "energy_j")}
+    blocks = found.blocks[["kind", "submodel"]]
+    for name in ("seconds", "joules"):
+        ends = quantiles(np.array([each.blocks[name] for each in of_draws]))
+        blocks = blocks.assign(**{f"{name}_{end}": ends._asdict()[end] for end in Quantiles._fields})
+    return replace(
+        found,
+        spread_blocks=blocks,
+        spread_totals={name: quantiles(np.array(each)) for name, each in totals.items() if None not in each},
+    )
 
 
 @plain_torch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -16,9 +17,19 @@ from edgesim.reports import figure_numbers
 from edgesim.reports.critical_path import explain
 from edgesim.reports.groups import groups, mark
 from edgesim.reports.html.answer import FEWEST_PAIRS, ranked
-from edgesim.reports.html.content import CatalogueEntry, Contest, Effect, Findings, Made, SlowestRound, Tradeoff
+from edgesim.reports.html.content import (
+    CatalogueEntry,
+    ClockErrors,
+    Contest,
+    Effect,
+    Findings,
+    Made,
+    SlowestRound,
+    Tradeoff,
+)
 from edgesim.reports.load import Run
 from edgesim.runs.warnings import once
+from edgesim.studies.clock_intervals import SURE, ClockIntervals, clock_intervals
 from edgesim.studies.column import parse_column
 from edgesim.studies.statistics import ENOUGH_RUNS
 from edgesim.studies.study import SEED, Study, StudyCell
@@ -39,11 +50,13 @@ def findings_of(
     title: str = "",
     question: str = "",
     notes: Sequence[str] = (),
+    draws: int = 0,
 ) -> Findings:
     """Return the contents of a report on the runs of a study. `study_of` makes a study of other runs.
 
     `baseline`: labels of the configuration to compare with, by default the first one. `title` and `question` replace
-    the title and question of the study. Raises ConfigError if no run has the labels of the baseline.
+    the title and question of the study. With `draws` each run is timed again with so many draws of the clocks' errors,
+    for their intervals. Raises ConfigError if no run has the labels of the baseline, or none can be timed again.
     """
     labels = {run: label_of(study, cell) for cell, run in runs}
     groups_of = {label_of(study, cell): cell.group for cell, _ in runs}
@@ -63,6 +76,11 @@ def findings_of(
     against = pd.concat([_against(values, study, groups_of[held], name) for name in compares] or [pd.DataFrame()])
     nothing = pd.DataFrame(columns=["setting", "column", "pairs", "difference", "ratio", "low", "high", "p_holm"])
     contests = list(_contests(study, values, summary, groups_of, lower))
+    clocks = None
+    if draws:
+        drawn = clock_intervals(study, runs, known, draws)
+        clocks = ClockErrors(draws=draws, rows=with_setting(drawn.rows, study), notes=drawn.notes)
+        contests = [_with_order(contest, groups_of, drawn) for contest in contests]
     currencies = {run.currency for run in labels}
     currency = currencies.pop() if len(currencies) == 1 else ""
     scenarios = [run.manifest["scenario"] for run in labels]
@@ -119,6 +137,7 @@ def findings_of(
         made=made,
         commands=tuple(commands),
         notes=tuple([*notes, *_notes(labels, currency)]),
+        clocks=clocks,
     )
 
 
@@ -151,6 +170,19 @@ def _contests(
         seen.add(quantity)
         best = groups_of[ranking["setting"].iloc[0]]
         yield Contest(of=name, lower=less, ranking=ranking, against=_against(values, study, best, name))
+
+
+def _with_order(contest: Contest, groups_of: Mapping[str, Mapping[str, str]], drawn: ClockIntervals) -> Contest:
+    """Return a contest with the share of draws in which the best is ahead of the next."""
+    if len(contest.ranking) < 2:
+        return contest
+    best, rival = contest.ranking["setting"].iloc[:2]
+    middles = contest.ranking["middle"].iloc[:2]
+    one, other = (list(groups_of[label].values()) for label in (best, rival))
+    share = drawn.order_holds(one, other, contest.of, float(middles.iloc[0] - middles.iloc[1]))
+    if math.isnan(share):
+        return contest
+    return replace(contest, order=drawn.order_in_words(best, rival, share), order_is_sure=share >= SURE)
 
 
 def _effects(values: pd.DataFrame, columns: Sequence[str]) -> Iterator[Effect]:

@@ -14,11 +14,12 @@ from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario
 from edgesim.config.units import draw
 from edgesim.core.arrays import Arr, Ids, compact
+from edgesim.core.clock_error import clock_factor
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PROCESS_BYTES, check_memory
 from edgesim.core.rng import Draws, Key, Purpose
 from edgesim.world.batteries.base import Batteries
-from edgesim.world.clocks.base import Clock, CpuSpeeds
+from edgesim.world.clocks.base import Clock, CpuSpeeds, WrongClock
 from edgesim.world.clocks.flops import OneRate
 from edgesim.world.compute.governors.cpu import CpuArrays, CpuWork
 from edgesim.world.compute.governors.dvfs import Governor
@@ -225,14 +226,20 @@ def _block(
     arrays = _cpu_arrays(given.cpu, cpu, powers, f"{path}.cpu")
     given.cpu.governor.value.check(arrays, f"{path}.cpu.governor")
     clock, clock_path, speeds = given.cpu.clock, f"{path}.cpu.clock", CpuSpeeds(cpu["flops_per_s"], arrays.max_hz)
+    own_clock = built(clock, clock_path, Clock, clock.value.build, n, speeds, key.at(_CPU, _CLOCK), clock_path)
+    flops_per_s, draw_of_clocks = cpu["flops_per_s"], scenario.clock_draw
+    if draw_of_clocks is not None and given.cpu.spread:
+        board = given.cpu.board or given.name
+        factor = clock_factor(draw_of_clocks, given.cpu.spread, board, scenario.network_of(given))
+        own_clock, flops_per_s = WrongClock(own_clock, factor), flops_per_s / factor
     block = DeviceBlock(
         first=first,
         count=n,
         links=links,
         cpu=arrays,
-        clock=built(clock, clock_path, Clock, clock.value.build, n, speeds, key.at(_CPU, _CLOCK), clock_path),
-        one_rate=OneRate.of(speeds),
         per_byte_s=compact(draw(given.cpu.per_byte, n, key.at(_CPU, _PER_BYTE).numpy(), f"{path}.cpu.per_byte")),
+        clock=own_clock,
+        one_rate=OneRate.of(CpuSpeeds(flops_per_s, arrays.max_hz)),
         governor=given.cpu.governor.value,
         slowdown=built(slowdown, slowdown_path, Slowdown, slowdown.value.build, n, key.at(_SLOWDOWN), slowdown_path),
         new_batteries=_batteries(given, powers.idle_w, key.at(_BATTERY), f"{path}.battery"),
@@ -240,7 +247,7 @@ def _block(
     return block, {
         "kind": np.full(n, index, dtype=np.int64),
         "level": np.full(n, given.level, dtype=np.int64),
-        "flops_per_s": cpu["flops_per_s"],
+        "flops_per_s": flops_per_s,
         "up_bps": links.up_bps,
         "down_bps": links.down_bps,
         "latency_s": links.latency_s,

@@ -98,6 +98,8 @@ def test_a_block_in_scenario_shape():
             "cores": 4,
             "flops_per_cycle": 16,
             "efficiency": pytest.approx(6.4e9 / (2.42e9 * 4 * 16)),
+            "spread": 0.651,
+            "board": "phone_mid",
         },
         "energy": {"name": "power", "busy": "4.5 W", "idle": "1.0 W", "transmit": "2.63 W", "receive": "0.68 W"},
         "network": {"name": "fixed", "up": "6 Mbit/s", "down": "13 Mbit/s"},

@@ -44,7 +44,14 @@ def ranked(summary: pd.DataFrame, column: str, lower: bool) -> pd.DataFrame:
 
 
 def verdict(findings: Findings) -> str:
-    """Return the one line at the top of a report."""
+    """Return the one line at the top of a report. It says if the clocks' errors may reverse the order."""
+    line = _verdict(findings)
+    if findings.contests and not findings.contests[0].order_is_sure:
+        return f"{line} But {findings.contests[0].order}."
+    return line
+
+
+def _verdict(findings: Findings) -> str:
     if not findings.contests:
         return f"{count(len(findings.settings), 'configuration')}, and no number that says which is better."
     contest = findings.contests[0]
@@ -81,6 +88,8 @@ def answers(findings: Findings) -> list[str]:
         lines = [f"{_lead(contest)}: {number(contest.of, value)} ({of}{around})."]
         if len(rows) > 1:
             lines.append(_against(contest))
+        if contest.order:
+            lines.append(f"{contest.order[:1].upper()}{contest.order[1:]}.")
         short = [row for row in rows if "@" in contest.of and row["reached"] < row["runs"]]
         if short:
             those = "; ".join(f"{row['setting']} in {_reached(row)}" for row in short)

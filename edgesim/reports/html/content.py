@@ -24,6 +24,8 @@ class Contest:
     lower: bool
     ranking: pd.DataFrame
     against: pd.DataFrame
+    order: str = ""  # how often the best is ahead of the next in draws of the clocks' errors, in words; "": not known
+    order_is_sure: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,15 @@ class Effect:
     base: str
     of: str
     against: pd.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockErrors:
+    """Intervals over `draws` draws of the clocks' errors. `rows`: setting, column, low, median and high."""
+
+    draws: int
+    rows: pd.DataFrame
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +136,7 @@ class Findings:
     made: Sequence[Made]
     commands: Sequence[str]
     notes: Sequence[str] = ()  # such as that some cells are missing
+    clocks: ClockErrors | None = None  # None: no draws of the clocks' errors were asked for
 
 
 # --- what is laid out -------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from edgesim.reports.html.charts import (
     target_chart,
     tradeoff_chart,
 )
-from edgesim.reports.html.content import Cell, Entry, Findings, ReportTable, Section
+from edgesim.reports.html.content import Cell, ClockErrors, Entry, Findings, ReportTable, Section
 from edgesim.reports.html.words import change, interval, is_accuracy, middle, number, p_text, words_of
 
 _ASSETS = "edgesim.reports.html.assets"
@@ -100,6 +100,8 @@ def sections(findings: Findings) -> Iterator[Section]:
     settings = findings.settings
     legend = list(looks(settings).values())
     yield _results(findings)
+    if findings.clocks is not None:
+        yield _clocks(findings.clocks, findings)
     if len(findings.points):
         yield Section(
             name="accuracy",
@@ -208,6 +210,35 @@ def _cell(column: str, largest: float, row: Mapping[Any, Any] | None, against: M
     if not math.isfinite(value):
         return Cell("not reached", small, math.nan)
     return Cell(number(column, value, largest), small, value)
+
+
+def _clocks(clocks: ClockErrors, findings: Findings) -> Section:
+    """Return the section on the intervals of the clocks' errors."""
+    found = {(row["setting"], row["column"]): row for row in clocks.rows.to_dict("records")}
+    columns = [name for name in findings.columns if (clocks.rows["column"] == name).any()]
+    rows = []
+    for label in findings.settings:
+        row = [Cell(label)]
+        for name in columns:
+            of = found.get((label, name))
+            largest = float(clocks.rows["high"][clocks.rows["column"] == name].max())
+            ends = "" if of is None else interval(name, of["low"], of["high"], largest)
+            row.append(Cell(ends or "–", key=math.nan if of is None else float(of["median"])))
+        rows.append(row)
+    table = ReportTable(
+        caption="90 % intervals of the clocks' errors",
+        head=[findings.axes or "configuration", *map(words_of, columns)],
+        rows=rows,
+        numbers=len(columns),
+        sortable=len(rows) > 1,
+    )
+    told = [
+        "Predicted seconds of computing have an error, of which each device's clock has a spread. In "
+        f"{clocks.draws} draws of these errors, the same for all configurations, nine of ten means over the runs lie "
+        "in these intervals.",
+        *clocks.notes,
+    ]
+    return Section(name="clocks", title="Errors of the devices' clocks", text=told, tables=[table] if columns else [])
 
 
 _APART = {"energy_network_j": "network", "energy_server_j": "server"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from edgesim.core.arrays import Arr, Ids
@@ -30,6 +31,19 @@ class Clock(ABC):
         a job takes cycles / max_hz + memory_s seconds. It is not called where the cost model knows FLOPs alone: these
         jobs take FLOPs / `flops_per_s` on every clock.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class WrongClock(Clock):
+    """Clocks that take `factor` times the seconds of others: a draw of the error of the other clocks."""
+
+    right: Clock
+    factor: float
+
+    def work(self, rows: Ids, flops: Arr, amounts: Mapping[str, Arr]) -> CpuWork:
+        """Return the cycles and the seconds that follow no clock, both `factor` times as many."""
+        work = self.right.work(rows, flops, amounts)
+        return CpuWork(self.factor * work.cycles, self.factor * work.memory_s)
 
 
 class ClockPart(ABC):
