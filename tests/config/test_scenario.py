@@ -139,7 +139,8 @@ LINK = "(allowed: up, down, latency)"
          "training.batch: must be greater than or equal to 1, got 0 (and 1 more: training.lr)"),
         ("training", "fast", "training: must be a table, got 'fast'"),
         ("server", 5, "server: must be a table, got 5"),
-        ("server", {"speed": 5}, "server.speed: unknown key (allowed: flops_per_s, workers, idle, busy)"),
+        ("server", {"speed": 5}, "server.speed: unknown key (allowed: flops_per_s, workers, "
+         "per_byte, test_samples, round_overhead, first_round_overhead, idle, busy)"),
         ("stop", {}, "stop: needs at least one of rounds, accuracy, metric, sim_time, energy, cost"),
         ("stop", {"rounds": True}, "stop.rounds: must be a whole number, got True"),
         ("stop", {"rounds": 0}, "stop.rounds: must be greater than or equal to 1, got 0"),
@@ -149,9 +150,9 @@ LINK = "(allowed: up, down, latency)"
         ("seed", -1, "seed: must be greater than or equal to 0, got -1"),
         ("seed", math.nan, "seed: a number, string, list or table is needed, got nan"),
         ("netwrk", {}, "netwrk: unknown key; did you mean 'network'? (allowed: seed, name, data, data_seed, partition, "
-         "model, training, cost, network, energy, slowdown, selection, method, objective, server_optimizer, protocol, "
-         "backend, availability, failures, peers, topology, edges, encoding, server, prices, "
-         "evaluation, stop, weights, fleet, session)"),
+         "model, training, cost, network, clock_error, energy, slowdown, selection, method, objective, "
+         "server_optimizer, protocol, backend, availability, failures, peers, topology, edges, encoding, server, "
+         "prices, evaluation, stop, weights, fleet, session)"),
         ("availability", {"name": "hours", "start": "5 W"},
          "availability.start: '5 W' is not a time; give a number in s or a string such as '20 ms'"),
         ("availability", ["always", "allways"],
