@@ -19,6 +19,7 @@ LEFT_OUT = {
     "docs/explanation/protocols.md": 2,
     "docs/explanation/reproductions.md": 24,
     "docs/explanation/statistics.md": 1,
+    "docs/howto/calibrate.md": 4,
     "docs/howto/choose.md": 1,
     "docs/howto/ci.md": 1,
     "docs/howto/data.md": 1,
