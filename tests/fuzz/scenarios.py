@@ -112,9 +112,11 @@ def _unsound(run) -> Iterator[tuple[str, str]]:
         for column in table.columns.difference(["device", "deadline_s", "edge"]):
             values = table[column].to_numpy(dtype=float, na_value=0.0)
             values = np.where(late & np.isfinite(values) & column.endswith("_j"), np.abs(values), values)
-            if column == "critical_device":  # none if nobody was asked, or in a merge at the instant of the one before
+            # none if nobody was asked, in a merge at the instant of the one before, or so late that jobs take no time
+            if column == "critical_device":
                 now_s, took_s = table["now_s"].to_numpy(), (table["now_s"] - table["start_s"]).to_numpy()
-                values = values[(took_s > ON_TIME_S + 4 * np.spacing(now_s)) & (table["asked"] > 0).to_numpy()]
+                lasts = (took_s > ON_TIME_S + 4 * np.spacing(now_s)) & ~late
+                values = values[lasts & (table["asked"] > 0).to_numpy()]
             if len(values) and not ((values >= 0) & (values < math.inf)).all():
                 bad = values[~((values >= 0) & (values < math.inf))][0]
                 yield "fault", f"table {name}: {column} has {bad}"
