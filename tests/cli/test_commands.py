@@ -8,12 +8,10 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 import pytest
-from pydantic import TypeAdapter
 from rich.console import Console
 
 from edgesim.cli.main import main
@@ -74,11 +72,12 @@ def simulator(monkeypatch):
         seen.checked = scenario
         return (scenario,)
 
-    def estimate(_):
+    def estimate(_, draws):
+        assert draws == 0
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
         levels["link_j"] = [0.0, 5000.0]
         totals = {"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000}
-        return SimpleNamespace(blocks=levels, totals=totals, notes=())
+        return SimpleNamespace(blocks=levels, totals=totals, notes=(), spread_blocks=None, spread_totals={})
 
     def network_of(model, shape, classes, key, **_):
         seen.cost_profile = (model.value, model.name, shape, classes)
@@ -99,22 +98,18 @@ def simulator(monkeypatch):
         )
         return SimpleNamespace(cost_profile=cost_profile)
 
-    class PartOf:
-        def __init__(self, kind):
-            self.kind = kind
-
-        def read(self, name):
-            TypeAdapter(Literal["toy"]).validate_python(name)
-            return SimpleNamespace(name=name, value=f"the {self.kind} {name}")
+    def model_named(name):
+        if name != "toy":
+            raise ConfigError(f"model: must be 'toy', got {name!r}")
+        return SimpleNamespace(name=name, value=f"the model {name}")
 
     parts = {
         "edgesim.runs.warnings": {"of_text": lambda *_: [], "of_parts": lambda *_: ["network: is odd"]},
         "edgesim.runs.simulate": {"simulate": simulate, "check_all": check_all},
-        "edgesim.runs.network": {"network_of": network_of},
+        "edgesim.runs.network": {"model_named": model_named, "network_of": network_of},
         "edgesim.runs.estimate": {"estimate": estimate},
         "edgesim.config.load": {"load_scenario": load_scenario},
         "edgesim.config.origin": {"Layers": SimpleNamespace(of=lambda *_: None), "effective": None},
-        "edgesim.config.plugin_fields": {"PartOf": PartOf},
         "edgesim.config.schema": {"json_schema": lambda: {"title": "Scenario"}},
     }
     for name, members in parts.items():

@@ -23,7 +23,7 @@ from edgesim.learning.cost_models.table import TableCost
 from edgesim.learning.cost_models.x3 import X3
 from edgesim.learning.measure.step import measure
 from edgesim.learning.submodel.slicing import thinner
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 BATCH = 5  # of the counted steps. The price list was measured with other batches
 CLASSES = 10
@@ -177,6 +177,7 @@ def test_amounts_are_those_of_a_real_step(name):
     assert of_a_step(profile, set(), True) == count(module, profile.input_shape, set(), True)
 
 
+@full
 def test_an_lstm_is_one_kernel_for_all_positions():
     """torch.nn.LSTM: neither operations nor weights that are read grow with the positions; FLOPs do."""
     with torch.device("meta"):
