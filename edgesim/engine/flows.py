@@ -213,7 +213,7 @@ class DedicatedFlows:
         return copies
 
     def _moved_share(self, flow: Flow, now_s: float) -> float:
-        """Return which share of a flow that still runs has moved up to now: nothing moves while a link is down."""
+        """Return the share of a running flow that has moved up to now: nothing moves while a link is down."""
         if now_s <= flow.begins_s:
             return 0.0
         if self._links_up is None:

@@ -42,7 +42,7 @@ class PowerLog:
     utilisation: Arr | None = None
 
     def within(self, span: Span) -> Arr:
-        """Return which samples are in a span, a bool array."""
+        """Return a bool array: the samples that lie in a span."""
         return (self.time_s >= span.start_s) & (self.time_s <= span.end_s)
 
 

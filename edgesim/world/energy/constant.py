@@ -107,7 +107,7 @@ class GpuEnergy(Radio):
 
 
 def _above_idle(whole_w: float | Distribution, shared: Mapping[str, Arr], key: Key, path: str) -> Arr:
-    """Return what powers of whole devices add to their idle power, shape (n,). Raises ConfigError if one is below."""
+    """Return powers of whole devices less their idle power, shape (n,). Raises ConfigError if one is below."""
     added_w: Arr = draw(whole_w, len(shared["idle_w"]), key.numpy(), path) - shared["idle_w"]
     if (added_w < 0).any():
         raise ConfigError(f"{path}: must be at least idle, found a device {-added_w.min():g} W below it")

@@ -140,7 +140,7 @@ class TreePaths(Paths):
         return range(first, first + count)
 
     def place_above(self, node: int, tier: int) -> int:
-        """Return which server of a tier a node hangs on, directly or over the nodes between."""
+        """Return the server of a tier that a node hangs on, directly or over the nodes between."""
         above = self.tier_nodes(tier)
         return above.index(next(each for each in self._ancestry(node) if each in above))
 
