@@ -83,6 +83,18 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class CountedWork:
+    """Price of a job whose code was run and counted: its work, and the bytes of its messages."""
+
+    flops: float
+    memory_bytes: int  # peak on the device
+    down_bytes: int
+    up_bytes: int
+    idle_s: float = 0.0  # seconds in which the code slept, at no power above idle
+    amounts: Mapping[str, float] = field(default_factory=dict)  # of the kinds of work in edgesim.core.work.KINDS
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """Work of a device. All devices with the same work share one Task object."""
 
@@ -99,6 +111,7 @@ class Task:
     # For a peer without rounds. "fetch": it fetches the models of its inputs and computes. "trade": it computes and
     # then trades models with its one input, which keeps another model from then on.
     own_clock: Literal["fetch", "trade"] | None = None
+    counted: CountedWork | None = None  # price of code that is no local rule; None: the passes and payloads
     held_out: int = 0  # samples of the device on which local SGD does not train, chosen by `Context.hold_out`
 
 

@@ -44,6 +44,8 @@ def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
 
 def flops_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Arr:
     """Return the FLOPs of a task with these samples and steps, shape (k,)."""
+    if task.counted is not None:
+        return np.full(len(samples), task.counted.flops)
     total, cost_profile = np.zeros(len(samples)), profile_of(setting.cost_profile, task.submodel)
     for work in _passes(task, setting):
         total += setting.cost.flops(cost_profile, work, task.submodel, samples, steps)
@@ -57,6 +59,8 @@ def amounts_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mappin
     """
     if not setting.kinds:
         return None
+    if task.counted is not None:
+        return {kind: np.full(len(samples), of_kind) for kind, of_kind in task.counted.amounts.items()} or None
     total: dict[str, Arr] = {}
     cost_profile = profile_of(setting.cost_profile, task.submodel)
     for work in _passes(task, setting):
@@ -70,6 +74,8 @@ def amounts_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mappin
 
 def payload_bytes(task: Task, setting: Setting) -> tuple[float, float]:
     """Return the bytes of the model that a device gets from the server, and of its update with its report."""
+    if task.counted is not None:
+        return float(task.counted.down_bytes), float(task.counted.up_bytes)
     profile, down_bytes = profile_of(setting.cost_profile, task.submodel), 0.0
     if task.start == "server" and task.down is not None:
         down_bytes = float(profile.nbytes(task.down, task.submodel, setting.encoding_down))

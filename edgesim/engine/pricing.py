@@ -11,7 +11,7 @@ import numpy as np
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.job import Job, Prices
 from edgesim.core.limits import MOST_AMOUNT, check_amount, check_steps
-from edgesim.core.price_list import profile_of
+from edgesim.core.price_list import F32_BYTES, profile_of
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Task
 from edgesim.core.view import Setting
@@ -146,7 +146,7 @@ class Pricer:
         `draws`: None if there is no need for any, as `steady` says; `share`: None if all of the computation is done.
         Raises ConfigError if a price is too large.
         """
-        if self.steady and share is None and len(orders) <= _FEW:
+        if self.steady and share is None and len(orders) <= _FEW and orders[0].task.counted is None:
             return [self._remembered(order) for order in orders]
         return _of_each(self.prices(orders, now_s, draws, 1.0 if share is None else share))
 
@@ -295,7 +295,10 @@ class Pricer:
     def _compute(self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws) -> tuple[Arr, Arr]:
         setting = self._setting
         amounts, moved = amounts_of(task, setting, work.samples, work.steps), moved_bytes(task, setting)
-        return self._fleet.compute(draws.ids, work.flops, comm_s, setting.deadline_s, start_s, draws, amounts, moved)
+        seconds, joules = self._fleet.compute(
+            draws.ids, work.flops, comm_s, setting.deadline_s, start_s, draws, amounts, moved
+        )
+        return (seconds, joules) if task.counted is None else (seconds + task.counted.idle_s, joules)
 
     def _transfer(self, nbytes: Arr, up: bool, begin_s: Arr, draws: Draws) -> tuple[Arr, Arr, Arr]:
         """Return seconds of transfers, those with the radio on, and those before the first bit; each of shape (k,).
@@ -313,6 +316,8 @@ class Pricer:
 
 def memory_bytes(task: Task, setting: Setting) -> int:
     """Return the bytes that a device needs at the peak of a task; 0 if it trains nothing."""
+    if task.counted is not None:
+        return task.counted.memory_bytes
     needs = (
         profile_of(setting.cost_profile, task.submodel).memory_bytes(task.submodel, s.batch, s.moments).total
         for s in task.local_sgd
@@ -321,10 +326,16 @@ def memory_bytes(task: Task, setting: Setting) -> int:
 
 
 def averaging_flops(jobs: Sequence[Order | Job], setting: Setting) -> list[float]:
-    """Return the FLOPs of a server that averages what each job sent it: a multiplication and an addition a number."""
+    """Return the FLOPs of a server that averages what each job sent it: a multiplication and an addition a number.
+
+    The bytes of counted work are taken for numbers of 4 bytes.
+    """
     flops = [0.0] * len(jobs)
     for task, where in _by_task(jobs):
-        if task.start == "server":
+        if task.counted is not None:
+            for place in where:
+                flops[place] = 2.0 * task.counted.up_bytes / F32_BYTES
+        elif task.start == "server":
             of_each = 2.0 * profile_of(setting.cost_profile, task.submodel).numbers(task.up, task.submodel)
             for place in where:
                 flops[place] = of_each
