@@ -51,6 +51,7 @@ PACKAGES = {
     "objective": "edgesim.learning.objectives",
     "protocol": "edgesim.engine.protocols",
     "backend": "edgesim.execution.backends",
+    "app": "edgesim.flower",
 }
 
 RENAMED = {"coordinator": "protocol", "units": "channels"}  # keys of scenarios: old -> new
@@ -169,6 +170,14 @@ ABSTRACT: Mapping[str, Place] = {
     "method": Place("edgesim.core.method", "Method"),
     "protocol": Place("edgesim.core.protocol", "RoundProtocol"),
     "backend": Place("edgesim.core.backend", "BackendPart"),
+    "app": Place("edgesim.core.app", "App"),
+}
+APP = "app"  # name of the parts whose place an app takes
+_OF_APP: Mapping[str, Place] = {
+    "partition": Place("edgesim.runs.app_parts", "AppPartition"),
+    "model": Place("edgesim.runs.app_parts", "AppModel"),
+    "method": Place("edgesim.runs.app_parts", "AppMethod"),
+    "protocol": Place("edgesim.engine.apps", "AppCalls"),
 }
 
 
@@ -207,6 +216,8 @@ def find(kind: str, name: str) -> tuple[Any, dict[str, Any]]:
     {"member": "resnet18"}. Any other name with a colon is a user's own class, `package.module:Class`.
     Raises ConfigError that offers the nearest name if none fits, or that names the missing part of a user's class.
     """
+    if name == APP and kind in _OF_APP:
+        return _OF_APP[kind].load(), {}
     known = places_of(kind)
     if name in known and not name.endswith(":"):
         return known[name].load(), {}

@@ -31,6 +31,7 @@ from edgesim.config.sections import (
     Milestone,
     SessionTable,
     Stop,
+    with_app,
     with_sessions,
 )
 from edgesim.config.strict_table import StrictTable
@@ -212,6 +213,7 @@ class Scenario(StrictTable):
 
     seed: Annotated[int, Ge(0)] = 1  # seed of everything random
     name: _Name | None = None  # name of the scenario, kept in the manifest
+    app: Annotated[Chosen, PartOf("app")] | None = None  # program that takes the place of data, model, method and more
     data: Annotated[Chosen, PartOf("data")] | None = None  # data set; None: timing only
     data_seed: Annotated[int, Ge(0)] | None = None  # seed of the partition alone; None: seed
     partition: Annotated[Chosen, PartOf("partition")]  # distribution of the samples over the devices
@@ -247,7 +249,7 @@ class Scenario(StrictTable):
     @validator(mode="before")
     @classmethod
     def _overlay(cls, given: Any) -> Any:
-        return with_sessions(given)
+        return with_sessions(with_app(given))
 
     @field_validator("session", mode="before")
     @classmethod

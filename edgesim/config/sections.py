@@ -21,6 +21,7 @@ from pydantic import model_validator as validator
 from pydantic_core import CoreSchema, core_schema
 
 from edgesim.config.plugin_fields import Chosen, PartOf, check_keys, read_dataclass, refusal_at
+from edgesim.config.plugins import APP
 from edgesim.config.prices import Payment
 from edgesim.config.strict_table import StrictTable
 from edgesim.config.toml_file import merged
@@ -41,6 +42,9 @@ from edgesim.core.limits import Count, PositiveShare
 from edgesim.core.local_sgd import Training
 from edgesim.core.metrics import ACCURACY
 from edgesim.files.reading import quoted
+
+REPLACED_BY_APP = ("partition", "model", "method", "protocol")  # sections of which an app has its own
+LONGEST_APP_S = 1e9  # simulated seconds after which an app without a stop rule ends
 
 
 class _EncodingForm:
@@ -241,7 +245,7 @@ class Edges(ServerTier):
 OF_THE_WORLD = frozenset(
     {
         *("seed", "backend", "fleet", "network", "energy", "slowdown", "availability", "failures", "topology"),
-        *("server", "prices", "weights", "edges", "session", "extends", "clock_error"),
+        *("server", "prices", "weights", "edges", "session", "extends", "clock_error", "app"),
     }
 )
 OWN = ("name", "devices", "start")  # keys of a session that no scenario has
@@ -350,6 +354,16 @@ class SessionTable(StrictTable):
 def word_of(name: str) -> int:
     """Return a number below 2**31 that follows from a name."""
     return int.from_bytes(sha256(name.encode()).digest()[:4]) >> 1
+
+
+def with_app(given: Any) -> Any:
+    """Return the table of a scenario whose app, if it has one, stands for the parts that it replaces.
+
+    An app ends by itself, so it needs no stop rule.
+    """
+    if not isinstance(given, Mapping) or given.get("app") is None:
+        return given
+    return {**dict.fromkeys(REPLACED_BY_APP, APP), "stop": {"sim_time": LONGEST_APP_S}, **given}
 
 
 def with_sessions(given: Any) -> Any:

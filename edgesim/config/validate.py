@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from edgesim.config.plugins import plugins_of
-from edgesim.config.sections import UpperTier
+from edgesim.config.plugin_fields import PartOf
+from edgesim.config.plugins import APP, plugins_of
+from edgesim.config.sections import REPLACED_BY_APP, UpperTier
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY, LabelKind
@@ -58,6 +59,7 @@ def sections(s: Scenario) -> Broken:
     for key, limit in costs:
         if limit is not None and currency != limit.unit:
             yield key, f"cost is {limit.values[1]:g} {limit.unit}, but {known}"
+    yield from _app(s)
     if s.session and s.edges is not None:
         yield "edges", "edge servers train for a scenario without [[session]]; leave one of both out"
     for i, each in enumerate(s.session):
@@ -66,8 +68,43 @@ def sections(s: Scenario) -> Broken:
             yield f"session.{i}.start", f"must be before stop.sim_time, {ends_s:g} s, got {each.start:g} s"
 
 
+_NOT_WITH_APP = (
+    *("data", "data_seed", "training", "cost", "selection", "objective", "server_optimizer"),
+    *("peers", "edges", "encoding", "session"),
+)
+
+
+def _app(s: Scenario) -> Broken:
+    """Yield the broken rules about an app, which brings its own data, model, method and training."""
+    given = dict(s)
+    if s.app is None:
+        for key in REPLACED_BY_APP:
+            if given[key].name == APP:
+                yield f"{key}.name", "is 'app' only where the section app names a program"
+        return
+    found = [key for key in REPLACED_BY_APP if given[key].name != APP]
+    for key in _NOT_WITH_APP:
+        usual = type(s).model_fields[key].get_default()
+        if given[key] != (PartOf(key).read(usual) if isinstance(usual, str) else usual):
+            found.append(key)
+    found += [f"fleet.{i}.model" for i, block in enumerate(s.fleet) if block.model is not None]
+    for key in found:
+        yield key, f"does not go with app; {s.app.name} brings its own"
+    if not s.backend.value.runs_apps:
+        known: Mapping[str, Any] = plugins_of("backend")
+        others = " or ".join(sorted(name for name, cls in known.items() if cls.runs_apps))
+        yield "backend.name", f"{s.backend.name} runs no app; use {others}"
+    if s.evaluation.personal or s.evaluation.on_devices is not None:
+        yield "evaluation", "an app tests its models itself; leave personal and on_devices out"
+    for i, failure in enumerate(s.failures):
+        if not failure.value.fits_app:
+            yield f"failures.{i}.name", f"{failure.name} cannot reach into an app"
+
+
 def parts(s: Scenario) -> Broken:
     """Yield the broken rules about parts, before anything is built."""
+    if s.app is not None:
+        return _links(s)
     return chain(_learning(s), _rounds(s), _server_step(s), _peers(s), _links(s), _tiers(s))
 
 

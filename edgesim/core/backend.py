@@ -164,6 +164,7 @@ class BackendPart(ABC):
 
     trains: ClassVar[bool] = True  # False: timing only, no tensors exist
     networks: ClassVar[bool] = True  # False: it trains devices of one network alone
+    runs_apps: ClassVar[bool] = False  # True: in this process or in `processes` of this machine
     device: str = "cpu"  # torch device on which it trains
 
     @property

@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     SESSION = 18  # then a word of its name: all draws of one of several trainings
     TESTS = 19  # then the round: devices that test its model
     CLOCK_ERROR = 20  # below the number of a draw, not the seed: a word of the board, and one of the network
+    APP = 21  # of a program: calls by device, then those before; and its server part
 
 
 class PlanStream(IntEnum):

@@ -27,6 +27,7 @@ from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_where_loaded
 from edgesim.methods.encoded import Encoded
 from edgesim.methods.optimised import Optimised
+from edgesim.runs.app_parts import NO_NETWORK
 from edgesim.runs.network import (
     Network,
     charged_profile,
@@ -188,7 +189,10 @@ def assemble(
 
     Callers with many scenarios pass a `load` and a `build` that remember their results.
     """
-    check_models(scenario)
+    if scenario.app is not None:
+        scenario.app.value.check()
+    else:
+        check_models(scenario)
     validate.refuse(validate.parts(scenario))
     scenario.training.check()
     scenario.backend.value.check()
@@ -202,8 +206,11 @@ def assemble(
     if data is not None:
         validate.refuse(validate.labels_of_data(scenario, data.name, data.kind))
     server_set = server_set_of(scenario, data)
-    split, samples = partition(scenario, data, len(fleet), server_set, members)
-    network = build(scenario, data)
+    if scenario.app is None:
+        split, samples = partition(scenario, data, len(fleet), server_set, members)
+        network = build(scenario, data)
+    else:
+        split, samples, network = None, np.ones(len(fleet), dtype=np.int64), NO_NETWORK
     cost_profile = charged_profile(scenario, network.cost_profile, data, kinds=scenario.needs_kinds)
     cost_profile.check_batch("training.batch", scenario.training.batch)
     setting = Setting(

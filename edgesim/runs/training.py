@@ -14,12 +14,13 @@ from edgesim.config.scenario import Scenario, SessionTable
 from edgesim.config.validate import refuse, shared_devices
 from edgesim.core.arrays import Arr
 from edgesim.core.backend import Backend
-from edgesim.core.errors import EdgesimError
+from edgesim.core.errors import ConfigError, EdgesimError
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.rounds import Observer, Rounds
 from edgesim.engine.session import Session, dispatcher_of
 from edgesim.engine.sessions import SessionProcess
 from edgesim.engine.world import World
+from edgesim.execution.app_learner import AppLearner, CallBackend
 from edgesim.execution.async_peers import OwnClockLearner
 from edgesim.execution.hierarchical import CloudLearner
 from edgesim.execution.learner import FederatedLearner
@@ -77,6 +78,8 @@ def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = buil
 def open_backends(all_parts: tuple[Assembly, ...], closes: ExitStack) -> list[Backend]:
     """Open a backend for each training; `closes` will close them."""
     chosen = all_parts[0].scenario.backend
+    if all_parts[0].scenario.app is not None:
+        return [closes.enter_context(closing(CallBackend(chosen.value.processes)))]
     found = (built(chosen, "backend", Backend, chosen.value.open, parts.make_trainer) for parts in all_parts)
     return [closes.enter_context(closing(each)) for each in found]
 
@@ -168,7 +171,13 @@ class RunningTraining:
 
 def _learner(
     parts: Assembly, backend: Backend, checkpoint: Checkpoint | None, answers: Answers | None
-) -> FederatedLearner:
+) -> FederatedLearner | AppLearner:
+    if parts.scenario.app is not None:
+        if checkpoint:
+            raise ConfigError(
+                "--checkpoint: a run of an app goes on from its cached calls, if the same command is repeated"
+            )
+        return AppLearner(parts.scenario.app.value, backend, len(parts.fleet), parts.session_key, answers)
     method, key = method_of_server(parts.scenario), parts.session_key
     own_clocks = parts.scenario.protocol.value.own_clocks
     kind: type[FederatedLearner] = OwnClockLearner if own_clocks else FederatedLearner

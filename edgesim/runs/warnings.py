@@ -132,7 +132,7 @@ def of_parts(scenario: Scenario, of_each: Sequence[Any]) -> list[str]:
 
     lines = []
     for place, parts in enumerate(of_each):
-        if parts.scenario.method.value.needs.peers is None:
+        if parts.scenario.method.value.needs.peers is None and parts.scenario.app is None:
             start = timed(parts)
             plan = start.trainings[0].asks_devices.learner.plan(of_everybody(start))
             session = f"session.{place}." if scenario.session else ""

@@ -185,4 +185,5 @@ PLUGINS: dict[str, dict[str, type]] = {
     "server_optimizer": {"sgd": Empty},
     "protocol": {"sync": Empty, "deadline": Deadline},
     "backend": {"serial": Empty, "pool": Pool},
+    "app": {"app": Empty},
 }

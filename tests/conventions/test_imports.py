@@ -35,6 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "studies": {"config", "core", "execution", "files", "learning", "records", "reports", "runs"},
     "pytest_plugin": {"core", "reports", "studies"},
     "cost": {"config", "core", "learning"},
+    "flower": set(),
     "cli": {"config", "core", "cost", "execution", "files", "records", "reports", "runs", "studies"},
 }
 ROOTS = {"edgesim", "__main__"}  # edgesim.run, edgesim.load, edgesim.open; and what python -m edgesim starts

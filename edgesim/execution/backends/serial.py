@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from edgesim.core.backend import Assignment, Backend, BackendPart, Result, Score
 from edgesim.core.update import ModelState
@@ -40,6 +40,7 @@ class SerialBackend(Backend):
 class Serial(BackendPart):
     """Train in this process, one job after another."""
 
+    runs_apps: ClassVar[bool] = True
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
 
     def check(self) -> None:

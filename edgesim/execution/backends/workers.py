@@ -6,7 +6,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from edgesim.core.backend import BackendPart, Result
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory
@@ -152,6 +152,7 @@ def _share_tensors(models: Sequence[ModelState | None]) -> bool:
 class Workers(BackendPart):
     """Train in worker processes of one thread each."""
 
+    runs_apps: ClassVar[bool] = True
     workers: Count = 2  # processes that train, a thread each
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one; all workers share it
 

@@ -56,6 +56,11 @@ class Attackers(FailurePart):
         """True if it changes labels, which have to be classes then."""
         return self.labels != "kept"
 
+    @property
+    def fits_app(self) -> bool:
+        """False: an app cannot take part in it."""
+        return False
+
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the attacks of n devices. Raises ConfigError that names a key below `path`."""
         if not self.devices and self.probability == 0.0:

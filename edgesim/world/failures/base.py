@@ -65,6 +65,11 @@ class FailurePart(ABC):
         """True if it changes labels, which have to be classes then."""
         return False
 
+    @property
+    def fits_app(self) -> bool:
+        """True if it also works on the jobs of an app, whose code runs whole and whose server keeps its updates."""
+        return True
+
     @abstractmethod
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the failures of n devices. Raises ConfigError that names a key below `path`."""

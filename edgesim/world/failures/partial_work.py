@@ -45,6 +45,11 @@ class PartialWork(FailurePart):
     probability: PerDevice[Share]
     least: Annotated[float, Ge(0), Lt(1)] = 0.0  # as in the paper, down to the first step
 
+    @property
+    def fits_app(self) -> bool:
+        """False: an app cannot take part in it."""
+        return False
+
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the early stops of n devices. Raises ConfigError that names a key below `path`."""
         probability = draw(self.probability, n, key.at(0).numpy(), f"{path}.probability")

@@ -71,6 +71,11 @@ class ServerRestart(FailurePart):
         if (self.mean_time is None) == (self.at is None):
             raise ConfigError("failure: server_restart needs mean_time or at, and not both")
 
+    @property
+    def fits_app(self) -> bool:
+        """False: an app cannot take part in it."""
+        return False
+
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the restarts of the server, whatever the number of devices."""
         if self.mean_time is not None:
