@@ -24,6 +24,7 @@ ARROWS: dict[str, set[str]] = {
     # what values: no SimPy
     "learning": {"config", "core", "files"},
     "methods": {"config", "core", "learning"},
+    "foreign": {"core", "learning"},
     "execution": {"core", "files", "learning"},
     "execution.backends": {"core", "execution", "files", "learning"},
     # what is made of all that
@@ -42,7 +43,7 @@ ROOTS = {"edgesim", "__main__"}  # edgesim.run, edgesim.load, edgesim.open; and 
 
 # Big libraries -> the parts that may import them.
 LIBRARIES: dict[str, set[str]] = {
-    "torch": {"cost", "learning", "methods", "execution", "execution.backends", "runs"},
+    "torch": {"cost", "foreign", "learning", "methods", "execution", "execution.backends", "runs"},
     "torchvision": {"learning"},
     "simpy": {"engine"},
     "matplotlib": {"reports"},
@@ -64,6 +65,7 @@ ALSO_TORCH_FREE = {
     *("edgesim.learning.server_rows", "edgesim.learning.train.torch_settings"),
     *(f"edgesim.methods.{name}" for name in ("fedavg", "fedpmt", "fedprox", "fedsgd", "fedasync", "feddrop")),
     *(f"edgesim.execution.{name}" for name in ("learner", "pending", "model_store", "processes", "interrupts")),
+    *("edgesim.foreign", "edgesim.foreign.counted"),
     *("edgesim.execution.backends.null", "edgesim.execution.backends.serial"),
     *(f"edgesim.runs.{name}" for name in ("progress", "simulate", "warnings", "network", "fingerprint")),
 }

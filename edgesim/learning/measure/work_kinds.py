@@ -15,7 +15,6 @@ module torch.nn.LSTM runs as one kernel a layer on CPUs, so that operations that
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from torch.utils.hooks import RemovableHandle
 
 from edgesim.core.price_list import WorkCost
 from edgesim.learning.measure.channel_groups import find_groups
+from edgesim.learning.measure.operation_work import convolving, does_work
 from edgesim.learning.models.build import on_meta
 from edgesim.learning.models.trace import (
     DATA,
@@ -51,7 +51,6 @@ from edgesim.learning.models.trace import (
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.train.loop import backward_from, gradients
 
-_WITHOUT_VALUES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
 _MOST_SOURCES = 8  # of the operands of one node: 255 backward passes through it
 
 _Groups: TypeAlias = tuple[str, ...]
@@ -442,34 +441,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sequence = torch._C._autograd._get_sequence_nr()
         result = func(*args, **(kwargs or {}))
         written, name = _values(result), func.overloadpacket.__name__
-        if written and not func.is_view and name not in _WITHOUT_VALUES:
-            convolving: Mapping[str, int] = {}
-            if name == "convolution":
-                convolving = _convolution(*args, result)
-            elif name == "convolution_backward":
-                convolving = _convolution_backward(*args)
-            self.log.append(_Op(name, self.place, sequence, _values((args, kwargs)), written, convolving))
+        if written and does_work(func):
+            conv = convolving(name, args, result)
+            self.log.append(_Op(name, self.place, sequence, _values((args, kwargs)), written, conv))
         return result
 
 
 def _values(found: Any) -> tuple[_Values, ...]:
     once = {id(value): value for value in tree_leaves(found) if isinstance(value, Tensor)}
     return tuple(_Values(tuple(value.shape), value.nbytes) for value in once.values())
-
-
-def _convolution(*args: Any) -> Mapping[str, int]:
-    given, weight, transposed, groups, result = args[0], args[1], args[6], args[8], args[-1]
-    flops = 2 * len(given) * math.prod((given if transposed else result).shape[2:]) * weight.numel()
-    if groups > 1:
-        return {"depthwise_flops": flops, "depthwise_channels": groups}
-    return {"dense": 1, "forward_pointwise_flops": flops} if math.prod(weight.shape[2:]) == 1 else {"dense": 1}
-
-
-def _convolution_backward(*args: Any) -> Mapping[str, int]:
-    received, given, weight, transposed, groups, wanted = args[0], args[1], args[2], args[7], args[9], args[10]
-    if groups == 1:
-        return {"dense": 1}
-    passes = sum(wanted[:2])
-    positions = math.prod((given if transposed else received).shape[2:])
-    flops = 2 * len(given) * positions * weight.numel() * passes
-    return {"depthwise_flops": flops, "depthwise_channels": groups * passes}

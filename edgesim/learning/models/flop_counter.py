@@ -2,38 +2,70 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch.utils.module_tracker import ModuleTracker
+
+from edgesim.learning.models import kernel_flops
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
 
 
 def flop_counter() -> FlopCounterMode:
-    """Return torch's FLOP counter, complete for convolutions in groups and attention, without tracking of modules.
+    """Return torch's FLOP counter, complete for groups and for kernels of CPUs, without tracking of modules.
 
-    torch gives no FLOPs to the fused attention of CPUs, although it does to that of GPUs. Its own formula for the
-    weight gradient ignores groups, which gives fourteen times the true count for a whole EfficientNet-B0 step. It also
-    tracks modules in the backward pass, which fails if a module takes or returns a parameter.
+    torch gives no FLOPs to the fused attention of CPUs, although it does to that of GPUs, nor to oneDNN's LSTM, nor to
+    the fast path of attention and encoder layers in a test. Its own formula for the weight gradient ignores groups,
+    which gives fourteen times the true count for a whole EfficientNet-B0 step. It also tracks modules in the backward
+    pass, which fails if a module takes or returns a parameter.
     """
     # loads Triton if it is installed: 45 MiB
     from torch.utils.flop_counter import FlopCounterMode
 
     aten, count = torch.ops.aten, cast("Any", torch.utils.flop_counter)  # whose formulas are not typed
     formulas = {
-        aten.convolution_backward: _conv_backward_flops,
-        aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **_: count.sdpa_flop_count(*shapes[:3]),
+        aten.convolution_backward: kernel_flops.conv_backward_flops,
+        aten._scaled_dot_product_flash_attention_for_cpu: _of_tensors(kernel_flops.attention_flops),
         aten._scaled_dot_product_flash_attention_for_cpu_backward: (
             lambda *shapes, **_: count.sdpa_backward_flop_count(*shapes[:4])
         ),
+        aten.mkldnn_rnn_layer: _of_tensors(kernel_flops.rnn_flops),
+        aten.mkldnn_rnn_layer_backward: _of_tensors(kernel_flops.rnn_backward_flops),
+        aten._native_multi_head_attention: _of_tensors(kernel_flops.self_attention_flops),
+        aten._transformer_encoder_layer_fwd: _of_tensors(kernel_flops.encoder_layer_flops),
     }
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     counter.mod_tracker = _NoModules()
     return counter
+
+
+def plain_formulas() -> dict[Any, Callable[..., int]]:
+    """Return the formula of every operation that has one, by its overload packet, as prices count.
+
+    A formula takes the operands of the operation, tensors included, and its result as `out_val`. The backward pass of
+    fused attention has the products that its gradients take, and not the one that the kernel repeats.
+    """
+    aten = torch.ops.aten
+    forward = (
+        aten._scaled_dot_product_flash_attention_for_cpu,
+        aten._scaled_dot_product_flash_attention,
+        aten._scaled_dot_product_efficient_attention,
+        aten._scaled_dot_product_cudnn_attention,
+    )
+    backward = (
+        aten._scaled_dot_product_flash_attention_for_cpu_backward,
+        aten._scaled_dot_product_flash_attention_backward,
+        aten._scaled_dot_product_efficient_attention_backward,
+        aten._scaled_dot_product_cudnn_attention_backward,
+    )
+    return {
+        **flop_counter().flop_registry,
+        **dict.fromkeys(forward, _of_tensors(kernel_flops.attention_flops)),
+        **dict.fromkeys(backward, _of_tensors(kernel_flops.attention_backward_flops)),
+    }
 
 
 class _NoModules(ModuleTracker):
@@ -46,20 +78,11 @@ class _NoModules(ModuleTracker):
         pass
 
 
-def _conv_backward_flops(
-    grad_shape: Sequence[int],
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    _bias: object,
-    _stride: object,
-    _padding: object,
-    _dilation: object,
-    transposed: bool,
-    _output_padding: object,
-    _groups: int,  # already in w_shape, whose second size is per group
-    output_mask: Sequence[bool],
-    out_shape: object,
-) -> int:
-    """Return FLOPs: each gradient, of input and of weight, takes two per weight, kernel position and sample."""
-    positions = math.prod((x_shape if transposed else grad_shape)[2:])
-    return 2 * x_shape[0] * positions * math.prod(w_shape) * sum(output_mask[:2])
+def _of_tensors(formula: Callable[..., int]) -> Callable[..., int]:
+    """Return a formula that torch calls with tensors and not with their shapes."""
+
+    def of_tensors(*args: Any, out_val: object = None, **_: object) -> int:
+        return formula(*args)
+
+    cast("Any", of_tensors)._get_raw = True
+    return of_tensors

@@ -1,0 +1,1 @@
+"""Users' own code under the simulated clock: what it costs."""

@@ -1,0 +1,359 @@
+"""Counter of what a user's code computes with torch, operation by operation.
+
+A dispatch mode sees every operation below autograd, autocast and transforms of functions, so that recomputed, frozen
+and accumulated work counts as it is done. FLOPs are those of PyTorch's counter with edgesim's formulas. Fused attention
+counts as the plain products of which edgesim's prices are made. Tensors without numbers (meta) cost nothing.
+
+In the kinds of work, updates of optimisers count as `update_bytes` and the loading of data as `samples`, as in prices.
+Operations of both are left out of `operations` and `bytes`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
+from threading import local
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import dataloader
+
+from edgesim.core.work import PRICED, UPDATE_BYTES
+from edgesim.foreign.counted import Counted
+from edgesim.learning.measure.operation_work import convolving, does_work
+from edgesim.learning.models.flop_counter import plain_formulas
+
+_PICKING = {"index", "index_select", "gather", "stack", "cat"}  # of rows: what they read is data, not weights
+_PLAIN_TYPES = {Tensor, torch.nn.Parameter}
+
+
+class Counter:
+    """Counter of a block of code: `with Counter() as counter: ...`, then `counter.counted()`.
+
+    `kinds`: also count the kinds of work. A block may hold others of any counter, which count on their own. A counter
+    that is entered again while it counts goes on, and one that is entered later adds to what it has counted. What was
+    counted before an exception is kept.
+    """
+
+    def __init__(self, kinds: bool = False) -> None:
+        self._mode = _Counting(kinds)
+        self._depth, self._host_s = 0, 0.0
+
+    def __enter__(self) -> Self:
+        _watch()
+        self._depth += 1
+        if self._depth == 1:
+            _here.counting = (*_here.counting, self._mode)
+            self._host_s -= _cpu_s()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+            self._host_s += _cpu_s()
+            _here.counting = tuple(each for each in _here.counting if each is not self._mode)
+            self._mode.forget()
+
+    def counted(self) -> Counted:
+        """Return what was counted so far."""
+        mode = self._mode
+        work = dict(mode.work)
+        if mode.kinds:
+            steps = max(mode.steps, mode.batches)  # batches of a test take no step of an optimiser
+            work.update(flops=mode.flops, samples=float(mode.samples or 0), steps=float(steps))
+        return Counted(
+            flops=mode.flops,
+            memory_bytes=mode.most_bytes,
+            made_bytes=mode.most_made_bytes,
+            read_bytes=mode.most_read_bytes,
+            steps=mode.steps,
+            samples=mode.samples,
+            host_s=self._host_s + (_cpu_s() if self._depth else 0.0),
+            work=work,
+        )
+
+
+def _cpu_s() -> float:
+    ended = os.times()
+    return time.process_time() + ended.children_user + ended.children_system
+
+
+class _Here(local):
+    """Dispatch modes of the counters that count in this thread."""
+
+    counting: tuple[_Counting, ...] = ()
+
+
+_here = _Here()
+
+
+class _Operation(NamedTuple):
+    """Facts of an operation that do not depend on its operands."""
+
+    name: str
+    view: bool  # whether its result shares the memory of an operand
+    works: bool
+    picks: bool  # whether it picks rows
+    composed: bool  # whether it consists of others, into which autograd has not split it
+    formula: Callable[..., int] | None
+    by_shape: bool  # whether shapes and plain values alone decide its FLOPs
+
+
+@cache
+def _operation(func: Any) -> _Operation:
+    higher_order = not isinstance(func, torch._ops.OpOverload)
+    if higher_order:  # such as flex attention
+        return _Operation(str(func), False, False, False, False, _formulas().get(func), by_shape=False)
+    name, formula = func.overloadpacket.__name__, _formulas().get(func.overloadpacket)
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return _Operation(
+        name,
+        view=func.is_view or name == "_unsafe_view",
+        works=does_work(func),
+        picks=name in _PICKING,
+        composed=composed and formula is None,
+        formula=formula,
+        by_shape="attention" not in name and not name.startswith(("mkldnn_rnn", "_transformer")),
+    )
+
+
+_formulas = cache(plain_formulas)
+
+
+class _Storage(weakref.ref[Any]):
+    """A storage that is alive."""
+
+    __slots__ = ("key", "nbytes", "read")
+
+    key: int
+    nbytes: int
+    read: bool
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode of a counter. It runs at every operation, so that it is written for speed."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch's compiler, which takes a second to load, guards every call
+
+    def __init__(self, kinds: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kinds = kinds
+        self.flops = 0.0
+        self.work: dict[str, float] = dict.fromkeys(PRICED, 0.0) if kinds else {}
+        self.steps, self.batches = 0, 0
+        self.samples: int | None = None
+        self.loading = False
+        self.stepping: list[Optimizer] = []
+        self.most_bytes = self.most_made_bytes = self.most_read_bytes = 0
+        self._made_bytes = self._read_bytes = 0
+        self._alive: dict[int, _Storage] = {}
+        self._known: dict[Any, Any] = {}  # FLOPs, or work of a convolution, by operation and shapes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation of torch and count it."""
+        if types and not _PLAIN_TYPES.issuperset(types):
+            return NotImplemented  # a tensor of another class says first what it is made of
+        op, kwargs = _operation(func), kwargs or {}
+        if op.composed:
+            with self:
+                return func.decompose(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if op.view:
+            return result
+        made = [result] if isinstance(result, Tensor) else _tensors(result) if isinstance(result, list | tuple) else []
+        read = _tensors((*args, *kwargs.values()) if kwargs else args)
+        if any(each.is_meta for each in (made or read)[:1]):
+            return result
+        self._remember(() if op.picks else read, True)
+        self._remember(made, False)
+        if op.formula is not None:
+            if op.by_shape:
+                self.flops += self._once(op.formula, func, args, kwargs, result)
+            else:
+                self.flops += op.formula(*args, **kwargs, out_val=result)
+        if self.kinds and made and op.works and not self.loading and not self.stepping:
+            self._count_kinds(op, func, args, result, read, made)
+        return result
+
+    def _once(self, formula: Callable[..., int], func: Any, args: Any, kwargs: Any, result: Any) -> int:
+        key = (
+            func,
+            *[each.shape if isinstance(each, Tensor) else tuple(each) if type(each) is list else each for each in args],
+        )
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = formula(*args, **kwargs, out_val=result)
+        return cast("int", found)
+
+    def _count_kinds(
+        self, op: _Operation, func: Any, args: Any, result: Any, read: list[Tensor], made: list[Tensor]
+    ) -> None:
+        nbytes = sum([each.nbytes for each in {id(each): each for each in read}.values()])
+        nbytes += sum([each.nbytes for each in {id(each): each for each in made}.values()])
+        work = self.work
+        work["operations"] += 1
+        work["bytes"] += nbytes
+        if "convolution" in op.name and (conv := convolving(op.name, args, result)):
+            work["convolutions"] += 1
+            for kind, amount in conv.items():
+                if kind == "dense":
+                    work["conv_bytes"] += nbytes
+                else:
+                    work[kind] += amount
+
+    def _remember(self, tensors: Iterable[Tensor], read: bool) -> None:
+        for tensor in tensors:
+            try:
+                storage = tensor.untyped_storage()
+            except RuntimeError:  # a tensor of a layout without one, such as a sparse one
+                continue
+            if (key := storage._cdata) not in self._alive:
+                self._add(storage, key, read)
+
+    def _add(self, storage: Any, key: int, read: bool) -> None:
+        self._alive[key] = alive = _Storage(storage, self._freed)
+        alive.key, alive.nbytes, alive.read = key, storage.nbytes(), read
+        if read:
+            self._read_bytes += alive.nbytes
+            self.most_read_bytes = max(self.most_read_bytes, self._read_bytes)
+        else:
+            self._made_bytes += alive.nbytes
+            self.most_made_bytes = max(self.most_made_bytes, self._made_bytes)
+        self.most_bytes = max(self.most_bytes, self._read_bytes + self._made_bytes)
+
+    def _freed(self, storage: _Storage) -> None:
+        if self._alive.get(storage.key) is storage:
+            del self._alive[storage.key]
+            if storage.read:
+                self._read_bytes -= storage.nbytes
+            else:
+                self._made_bytes -= storage.nbytes
+
+    def forget(self) -> None:
+        """Let go of the storages that are alive. The counter may count again."""
+        self._alive.clear()
+        self._made_bytes = self._read_bytes = 0
+        self.stepping.clear()
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Note a step of an optimiser, which may be part of a step of another one."""
+        self._leave(optimizer)  # an earlier step of it that failed
+        self.stepping.append(optimizer)
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """Count the step and what it updates, unless it is part of another one."""
+        self._leave(optimizer)
+        if not self.stepping:
+            self.steps += 1
+            if self.kinds:
+                given = (each for group in optimizer.param_groups for each in group["params"])
+                self.work["update_bytes"] += UPDATE_BYTES * sum(each.numel() for each in given if each.grad is not None)
+
+    def _leave(self, optimizer: Optimizer) -> None:
+        for place, each in enumerate(self.stepping):
+            if each is optimizer:
+                del self.stepping[place:]
+                break
+
+    @contextmanager
+    def outside_steps(self) -> Iterator[None]:
+        """Count a block in a step as if it were outside: the closure that an optimiser calls for its loss."""
+        stepping, self.stepping = self.stepping, []
+        try:
+            yield
+        finally:
+            self.stepping = stepping
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [each for each in value if isinstance(each, Tensor)]
+    return found
+
+
+# --- optimisers and data loaders ------------------------------------------------------------------------------------
+
+
+@cache
+def _watch() -> None:
+    """Let every optimiser and data loader of the process report to the counters of its thread, from now on."""
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+    loading = cast("Any", dataloader._BaseDataLoaderIter)
+    loading.__next__ = _counted_next(loading.__next__)
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    counting = _here.counting
+    if not counting:
+        return None
+    for mode in counting:
+        mode.step_begins(optimizer)
+    me, *rest = args
+    if rest and callable(rest[0]):
+        rest[0] = _outside_steps(rest[0], counting)
+    elif callable(kwargs.get("closure")):
+        kwargs = {**kwargs, "closure": _outside_steps(kwargs["closure"], counting)}
+    return (me, *rest), kwargs
+
+
+def _outside_steps(closure: Callable[[], Any], counting: tuple[_Counting, ...]) -> Callable[[], Any]:
+    @wraps(closure)
+    def outside() -> Any:
+        with ExitStack() as stack:
+            for mode in counting:
+                stack.enter_context(mode.outside_steps())
+            return closure()
+
+    return outside
+
+
+def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    for mode in _here.counting:
+        mode.step_ends(optimizer)
+
+
+def _counted_next(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @wraps(following)
+    def counted(loader: Any) -> Any:
+        counting = tuple(mode for mode in _here.counting if not mode.loading)  # not of a loader inside a data set
+        for mode in counting:
+            mode.loading = True
+        try:
+            batch = following(loader)
+        finally:
+            for mode in counting:
+                mode.loading = False
+        size = next((len(each) for each in tree_leaves(batch) if isinstance(each, Tensor) and each.ndim), None)
+        for mode in counting:
+            mode.batches += 1
+            if size is not None:
+                mode.samples = size + (mode.samples or 0)
+        return batch
+
+    return counted
