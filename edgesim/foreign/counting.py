@@ -148,10 +148,6 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch's compiler, which takes a second to load, guards every call
-
     def __init__(self, kinds: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kinds = kinds
@@ -169,7 +165,10 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation of torch and count it."""
         if types and not _PLAIN_TYPES.issuperset(types):
-            return NotImplemented  # a tensor of another class says first what it is made of
+            from torch._subclasses.fake_tensor import FakeTensor  # without numbers, as edgesim measures networks
+
+            # tensors of other classes say first what they are made of
+            return func(*args, **(kwargs or {})) if FakeTensor in types else NotImplemented
         op, kwargs = _operation(func), kwargs or {}
         if op.composed:
             with self:
@@ -179,8 +178,9 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         made = [result] if isinstance(result, Tensor) else _tensors(result) if isinstance(result, list | tuple) else []
         read = _tensors((*args, *kwargs.values()) if kwargs else args)
-        if any(each.is_meta for each in (made or read)[:1]):
-            return result
+        for first in (made or read)[:1]:
+            if first.is_meta or type(first) not in _PLAIN_TYPES:
+                return result
         self._remember(() if op.picks else read, True)
         self._remember(made, False)
         if op.formula is not None:

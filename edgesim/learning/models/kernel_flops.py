@@ -47,7 +47,7 @@ def rnn_backward_flops(
 
 
 def self_attention_flops(query: Tensor, _key: Tensor, _value: Tensor, width: int, *_: object) -> int:
-    """Return FLOPs of sequences that attend to themselves: four projections of each token, two products of all pairs."""
+    """Return FLOPs of sequences that attend to themselves: four projections of tokens, two products of all pairs."""
     return sum(8 * tokens * width**2 + 4 * tokens**2 * width for tokens in _lengths(query))
 
 
