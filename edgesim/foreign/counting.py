@@ -164,12 +164,13 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation of torch and count it."""
+        kwargs = kwargs or {}
         if types and not _PLAIN_TYPES.issuperset(types):
             from torch._subclasses.fake_tensor import FakeTensor  # without numbers, as edgesim measures networks
 
             # tensors of other classes say first what they are made of
-            return func(*args, **(kwargs or {})) if FakeTensor in types else NotImplemented
-        op, kwargs = _operation(func), kwargs or {}
+            return func(*args, **kwargs) if FakeTensor in types else NotImplemented
+        op = _operation(func)
         if op.composed:
             with self:
                 return func.decompose(*args, **kwargs)
@@ -181,8 +182,16 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for first in (made or read)[:1]:
             if first.is_meta or type(first) not in _PLAIN_TYPES:
                 return result
-        self._remember(() if op.picks else read, True)
-        self._remember(made, False)
+        alive = self._alive
+        try:
+            for tensor in () if op.picks else read:
+                if (storage := tensor.untyped_storage())._cdata not in alive:
+                    self._add(storage, True)
+            for tensor in made:
+                if (storage := tensor.untyped_storage())._cdata not in alive:
+                    self._add(storage, False)
+        except RuntimeError:  # a tensor of a layout without storage, such as a sparse one
+            pass
         if op.formula is not None:
             if op.by_shape:
                 self.flops += self._once(op.formula, func, args, kwargs, result)
@@ -218,25 +227,19 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else:
                     work[kind] += amount
 
-    def _remember(self, tensors: Iterable[Tensor], read: bool) -> None:
-        for tensor in tensors:
-            try:
-                storage = tensor.untyped_storage()
-            except RuntimeError:  # a tensor of a layout without one, such as a sparse one
-                continue
-            if (key := storage._cdata) not in self._alive:
-                self._add(storage, key, read)
-
-    def _add(self, storage: Any, key: int, read: bool) -> None:
-        self._alive[key] = alive = _Storage(storage, self._freed)
-        alive.key, alive.nbytes, alive.read = key, storage.nbytes(), read
+    def _add(self, storage: Any, read: bool) -> None:
+        self._alive[storage._cdata] = alive = _Storage(storage, self._freed)
+        alive.key, alive.nbytes, alive.read = storage._cdata, storage.nbytes(), read
         if read:
             self._read_bytes += alive.nbytes
-            self.most_read_bytes = max(self.most_read_bytes, self._read_bytes)
+            if self._read_bytes > self.most_read_bytes:
+                self.most_read_bytes = self._read_bytes
         else:
             self._made_bytes += alive.nbytes
-            self.most_made_bytes = max(self.most_made_bytes, self._made_bytes)
-        self.most_bytes = max(self.most_bytes, self._read_bytes + self._made_bytes)
+            if self._made_bytes > self.most_made_bytes:
+                self.most_made_bytes = self._made_bytes
+        if self._read_bytes + self._made_bytes > self.most_bytes:
+            self.most_bytes = self._read_bytes + self._made_bytes
 
     def _freed(self, storage: _Storage) -> None:
         if self._alive.get(storage.key) is storage:
