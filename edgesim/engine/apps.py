@@ -252,7 +252,11 @@ class _AppRun(AppClock):
         session = self._session
         while not self._rounds.stopped:
             self._dispatch()
-            if (request.kind == "wait" and self._fulfilled(request)) or session.now_s >= request.until_s:
+            if request.numbers is None:
+                fulfilled = bool(self._replies) or not self._open
+            else:
+                fulfilled = self._open.keys().isdisjoint(request.numbers)
+            if (fulfilled and request.kind == "wait") or session.now_s >= request.until_s:
                 return
             next_s = min([request.until_s, *(call.expires_s for call in self._open.values())])
             if self._queued:
@@ -264,12 +268,6 @@ class _AppRun(AppClock):
                 self._rounds.end(NOBODY_LEFT)
                 return
             yield simpy.AnyOf(session.env, events)
-
-    def _fulfilled(self, request: _Request) -> bool:
-        """Return True if there is nothing more to wait for."""
-        if request.numbers is None:
-            return bool(self._replies) or not self._open
-        return self._open.keys().isdisjoint(request.numbers)
 
     def _dispatch(self) -> None:
         """Take what has ended, and send every device that is free its next call; again until nothing changes."""

@@ -314,8 +314,11 @@ class AppLearner:
     def _identify(self, code: DeviceCode) -> None:
         """Let calls be looked up and kept, if all that their answers depend on can be named."""
         assert self._answers is not None
+        from importlib.metadata import distributions
+
+        installed = sorted({f"{each.metadata['Name']} {each.version}" for each in distributions()})
         try:
-            self._facts = self._digests.of("app", code.identity(), _installed())
+            self._facts = self._digests.of("app", code.identity(), installed)
             self._answers = self._answers.of(self._facts)
         except Unidentified as error:
             self.memo.not_kept = f"{error}: nothing is taken from earlier runs or kept for later ones"
@@ -358,10 +361,3 @@ class AppLearner:
         if not inline:
             self._answers.put_weights(name, parts)
         self._answers.put(name, row)
-
-
-def _installed() -> list[str]:
-    """Return all installed distributions with their versions, on which foreign code may depend."""
-    from importlib.metadata import distributions
-
-    return sorted({f"{each.metadata['Name']} {each.version}" for each in distributions()})
