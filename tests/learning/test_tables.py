@@ -18,6 +18,7 @@ import edgesim
 from edgesim.core.errors import ConfigError, DataError, EdgesimError
 from edgesim.core.rng import Key
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.partitions.by_column import ByColumn
 from edgesim.learning.data.sources.tables import BreastCancer, Diabetes, TableFile, Wine
 from edgesim.learning.data.sources.texts import TextFiles
 from edgesim.learning.models.mlp import Mlp
@@ -232,9 +233,42 @@ def test_a_partition_needs_a_device_for_each_value(file: Path) -> None:
     assert str(caught.value) == (
         "partition.column: 'user' has 3 different values, one for each device, and there are 4 devices"
     )
+    with pytest.raises(ConfigError, match=r"there are 2 devices; partition.surplus = 'choose' or 'merge' allows fewer"):
+        assemble(by_user(file, 2))
     with pytest.raises(ConfigError) as caught:
         assemble(by_user(file, 3, column="town"))
     assert str(caught.value) == "partition.column: data rows has no column 'town' for it (it has part, user)"
+
+
+@pytest.mark.parametrize("surplus", ["choose", "merge"])
+def test_fewer_devices_than_values_take_some_or_several(file: Path, surplus: str) -> None:
+    """Chosen values keep their samples apart; merged ones leave no sample out. Both follow from the seed."""
+    parts, again = (assemble(by_user(file, 2, surplus=surplus)) for _ in range(2))
+    assert parts.data is not None and parts.split is not None and again.split is not None
+    assert parts.split.test is not None
+    users = [set(parts.data.columns["user"][0][rows]) for rows in parts.split.train]
+    assert users == [set(parts.data.columns["user"][1][rows]) for rows in parts.split.test]
+    assert sorted(map(len, users)) == ([1, 1] if surplus == "choose" else [1, 2])
+    assert not users[0] & users[1]
+    assert (np.concatenate(parts.split.train) == np.concatenate(again.split.train)).all()
+    assert parts.setting.samples.sum() == (6 if surplus == "choose" else 9)
+
+
+def test_choices_of_values_follow_the_key() -> None:
+    """Over seeds, each value is chosen, and each pair of values is merged."""
+    user = np.array(["b", "a", "c", "a"])
+    none = np.zeros((4, 1), np.float32), np.zeros(4, np.int64)
+    data = Dataset("made", *none, *none, 1, (1,), columns={"user": (user, user)})
+    chosen, merged = set(), set()
+    for seed in range(30):
+        for surplus, found in (("choose", chosen), ("merge", merged)):
+            split = ByColumn(surplus=surplus).divide(data, np.arange(4), np.arange(4), 2, Key(seed))  # type: ignore
+            assert split.test is not None
+            for rows, tests in zip(split.train, split.test, strict=True):
+                assert rows.tolist() == tests.tolist()
+            found.add(tuple("".join(sorted(set(user[rows]))) for rows in split.train))
+    assert chosen == {("a", "b"), ("a", "c"), ("b", "c")}
+    assert {frozenset(pair) for pair in merged} == {frozenset(p) for p in (("a", "bc"), ("ac", "b"), ("ab", "c"))}
 
 
 def test_widths_of_an_mlp_are_its_keys() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -81,6 +81,13 @@ class Source(DataPart):
     def read(self) -> Raw:
         """Return the arrays of this source. Raises DataError if they are missing or damaged."""
 
+    def columns(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+        """Return further properties of all training and test samples by name, for partitions, in the order of `read`.
+
+        The mapping may read a property when it is asked for.
+        """
+        return {}
+
     def files(self) -> list[Path] | None:
         """Return the files whose content, with the source's own keys, decides the result of `read`. None: unknown.
 
@@ -131,6 +138,7 @@ class Source(DataPart):
             augment=self.augment,
             train_rows=rows,
             scaling=scaling if pixels else None,
+            columns=self.columns(),
         )
 
     def _checked(self) -> Decoded:

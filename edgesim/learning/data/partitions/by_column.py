@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -12,20 +12,23 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.files.reading import quoted
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.data.split import Partition, Split
+from edgesim.learning.data.split import Partition, Split, by_class
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByColumn(Partition):
     """Samples with equal values in a column of the data go to one device: the least value to device 0, and so on.
 
-    A device's own test set is what the test split has of its value, if all have some. Nothing is drawn. As many values
-    as devices are needed.
+    A device's own test set has the test samples of its values, if all devices have some. More devices than values are
+    refused.
     """
 
     by_classes: ClassVar[bool] = False  # labels of any kind
 
     column: str = "user"  # of the data set, neither a feature nor a label
+    # What happens if there are more values than devices. "choose": each device gets one value, drawn at random; samples
+    # of other values are not used. "merge": each device gets several values, dealt at random, equally many within one
+    surplus: Literal["refuse", "choose", "merge"] = "refuse"
 
     def divide(self, data: Dataset, rows: Ids, tests: Ids, devices: int, key: Key) -> Split:
         """Return the partition of these rows of both splits, as places in them. Raises ConfigError unless it fits."""
@@ -36,14 +39,29 @@ class ByColumn(Partition):
             )
         train, test = data.columns[self.column]
         values, codes = np.unique(train[rows], return_inverse=True)
-        if len(values) != devices:
+        if len(values) < devices or (len(values) > devices and self.surplus == "refuse"):
+            remedy = "" if len(values) < devices else "; partition.surplus = 'choose' or 'merge' allows fewer devices"
             raise ConfigError(
                 f"partition.column: {quoted(self.column)} has {len(values)} different values, one for each device, "
-                f"and there are {devices} devices"
+                f"and there are {devices} devices{remedy}"
             )
-        own = tuple(np.flatnonzero(codes == place) for place in range(devices))
-        own_tests = tuple(np.flatnonzero(test[tests] == value) for value in values)
+        holders = self._holders(len(values), devices, key)
+        places = np.searchsorted(values, test[tests]).clip(max=len(values) - 1)
+        test_holders = np.where(values[places] == test[tests], holders[places], devices)
+        own, own_tests = (tuple(by_class(held, devices + 1)[:devices]) for held in (holders[codes], test_holders))
         return Split(own, own_tests if all(map(len, own_tests)) else None)
+
+    def _holders(self, values: int, devices: int, key: Key) -> Ids:
+        """Return the device of each value, int64, shape (values,). A value without one has the number of devices."""
+        if values == devices:
+            return np.arange(devices)
+        order = key.numpy().permutation(values)
+        holders = np.full(values, devices)
+        if self.surplus == "choose":
+            holders[np.sort(order[:devices])] = np.arange(devices)
+        else:
+            holders[order] = np.arange(values) % devices
+        return holders
 
 
 PLUGINS = {"by_column": ByColumn}
