@@ -65,6 +65,7 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "data": {
         "txt": "text", "shakespeare": "text", "markov": "markov_text",
         "csv": "table", "tabular": "table",
+        "huggingface": "hf", "hugging_face": "hf", "datasets": "hf",
         "numpy": "npz", "npy": "npz", "folder": "image_folder", "images": "image_folder",
     },
     "partition": {

@@ -31,25 +31,37 @@ def column_names(path: Path, kind: Kind = DataError, content: bytes | None = Non
     """
     with reading(path, "parquet file", kind), _opened(path, kind, content) as file:
         names = [str(name) for name in file.schema_arrow.names]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise kind(f"{path}: has several columns of the name {in_short(doubled[0])}")
+    check_names(path, names, kind)
     return names
 
 
-def read_columns(path: Path, columns: Sequence[str], kind: Kind = DataError, content: bytes | None = None) -> pa.Table:
-    """Return existing columns of a parquet file in this order.
+def check_names(path: Path, names: Sequence[str], kind: Kind = DataError) -> None:
+    """Raise `kind` if two columns of a file have the same name."""
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise kind(f"{path}: has several columns of the name {in_short(doubled[0])}")
+
+
+def read_columns(
+    path: Path, columns: Sequence[str], kind: Kind = DataError, content: bytes | None = None, limit: int | None = None
+) -> pa.Table:
+    """Return existing columns of a parquet file in this order, all rows or only the first `limit`.
 
     Raises `kind` if it is no parquet file, damaged, or larger than the memory of this machine.
     """
     with reading(path, "parquet file", kind), _opened(path, kind, content) as file:
         about = file.metadata
-        groups = (about.row_group(place) for place in range(about.num_row_groups))
-        rows = sum(max(group.num_rows, 0) for group in groups)
+        sizes = [max(about.row_group(place).num_rows, 0) for place in range(about.num_row_groups)]
+        rows = sum(sizes)
         check_room(max(rows, about.num_rows) * len(columns) * _VALUE_BYTES, path, kind)
         # Threads cost more than they save in tables of few values, and a study reads hundreds of them.
         threads = rows * len(columns) > 1_000_000
-        table = file.read(columns=list(columns), use_threads=threads).select(list(columns))
+        if limit is None or limit >= rows:
+            table = file.read(columns=list(columns), use_threads=threads)
+        else:
+            groups = int(np.searchsorted(np.cumsum(sizes), limit)) + 1
+            table = file.read_row_groups(range(groups), columns=list(columns), use_threads=threads).slice(0, limit)
+        table = table.select(list(columns))
         table.validate(full=True)
     return table
 

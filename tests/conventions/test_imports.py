@@ -55,6 +55,7 @@ LIBRARIES: dict[str, set[str]] = {
     "mlflow": {"reports"},
     "pytest": {"pytest_plugin"},
     "optuna": {"studies"},
+    "huggingface_hub": {"learning"},
 }
 
 TORCH_FREE = {*("core", "files", "config", "world", "engine", "records", "reports"), "pytest_plugin", "edgesim"}

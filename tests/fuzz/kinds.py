@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import torch
 from PIL import Image
 from safetensors.numpy import save_file
@@ -32,7 +33,7 @@ from edgesim.studies.study import Search, load_study, read_trials, write_trials
 from tests.calling import TINY, call
 from tests.conftest import simulate_null
 from tests.fuzz.damage import damage, edited
-from tests.learning.made_up_data import load, pixels, write_idx_set, write_images, write_parquet_pair
+from tests.learning.made_up_data import load, pixels, png, write_idx_set, write_images, write_parquet_pair, write_saved
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "quickstart"
 _IN_FOLDER = ("scenario.toml", ["backend=null", "stop.rounds=2", "stop.sim_time='1000 s'", "failures=[]"])
@@ -232,6 +233,21 @@ def _npz(folder: Path) -> Sequence[Path]:
 def _parquet_set(folder: Path) -> Sequence[Path]:
     write_parquet_pair(folder / "set")
     return sorted((folder / "set").iterdir())
+
+
+def _hf(folder: Path) -> Sequence[Path]:
+    """A data set as `save_to_disk` of `datasets` writes it."""
+    cells = [{"bytes": png(one), "path": None} for one in pixels(6, 6, 6, 3)]
+    noted = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["ant", "bee", "cat"]}}}}
+    table = pa.table({"img": cells, "label": [0, 1, 2] * 2, "user": [*"abcabc"], "size": [[1.5, 2.5]] * 6})
+    table = table.replace_schema_metadata({"huggingface": json.dumps(noted)})
+    write_saved(folder / "set", {"train": table, "test": table})
+    return sorted(path for path in (folder / "set").rglob("*") if path.is_file())
+
+
+def _read_hf(folder: Path, case: int) -> Any:
+    data = load("hf", path=folder / "set", **({} if case % 2 else {"features": "size"}))
+    return [data.x_train, data.y_train, data.x_test, data.y_test, dict(data.columns)]
 
 
 def _images(folder: Path) -> Sequence[Path]:
@@ -434,6 +450,7 @@ KINDS: dict[str, Kind] = {
     "idx packed": Kind(_idx(zipped=True), learned("idx", root="{here}/idx")),
     "npz": Kind(_npz, _both_npz),
     "parquet": Kind(_parquet_set, learned("parquet", root="{here}/set")),
+    "hf": Kind(_hf, _read_hf),
     "images": Kind(_images, learned("image_folder", root="{here}/set")),
     "table": Kind(text("rows.csv", TABLE), tabled("rows.csv")),
     "table parquet": Kind(parquet("rows.parquet", TABLE), tabled("rows.parquet")),

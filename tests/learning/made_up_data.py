@@ -2,7 +2,9 @@
 
 import gzip
 import io
+import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +69,20 @@ def write_images(folder: Path, classes: tuple[str, ...] = ("ant", "bee")) -> Non
             for n in range(3):
                 image = np.full((8, 4, 3), 10 * n + 100 * row, dtype=np.uint8)
                 Image.fromarray(image).save(folder / split / name / f"{n}.png")
+
+
+def write_arrow(path: Path, table: pa.Table) -> None:
+    """Write a stream of record batches, as `datasets` does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pa.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table, max_chunksize=3)
+
+
+def write_saved(folder: Path, tables: Mapping[str, pa.Table]) -> None:
+    """Write what `save_to_disk` of `datasets` does: a DatasetDict, or a Dataset if the only name is empty."""
+    for split, table in tables.items():
+        write_arrow(folder / split / "data-00000-of-00001.arrow", table)
+        state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": split or None}
+        (folder / split / "state.json").write_text(json.dumps(state))
+    if "" not in tables:
+        (folder / "dataset_dict.json").write_text(json.dumps({"splits": list(tables)}))

@@ -22,7 +22,7 @@ NAMED = {Requirement(text).name.lower(): Requirement(text) for text in PROJECT["
 # None is imported: the data set of digits is a file of scikit-learn, MLflow keeps a
 # database with the others.
 NOT_IMPORTED = {"scikit-learn", "sqlalchemy", "alembic"}
-EXTRAS = ("ray", "optimise", "tensorboard", "mlflow", "privacy")  # of those who run edgesim
+EXTRAS = ("hf", "ray", "optimise", "tensorboard", "mlflow", "privacy")  # of those who run edgesim
 
 
 def text(name: str) -> str:

@@ -18,6 +18,7 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from edgesim.core.errors import DataError
+from edgesim.core.limits import check_memory
 from edgesim.files.reading import check_deflated, check_regular, check_room, in_short, reading
 from edgesim.files.tables import column_names, read_columns
 
@@ -168,6 +169,19 @@ def _pick(path: Path, role: str, wanted: Sequence[str], names: Sequence[str]) ->
 
 
 Size = tuple[int, int]
+_PIXEL_BYTES = 3 + 3 * 4  # red, green, blue, as read and as trained on
+
+
+def checked_size(resize: int | Size | None, images: int) -> Size | None:
+    """Return the height and width that data.resize asks for: the side of a square, or both; None: images keep theirs.
+
+    Raises ConfigError if so many images of this size need more memory than there is.
+    """
+    size = (resize, resize) if isinstance(resize, int) else resize
+    if size is not None:
+        check_memory("data.resize", images * size[0] * size[1] * _PIXEL_BYTES, f"{images} images of {size}")
+    return size
+
 
 # Other formats are rarer, and Pillow hands PostScript to an interpreter, whatever the name of the file.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")

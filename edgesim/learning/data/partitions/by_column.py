@@ -20,14 +20,13 @@ class ByColumn(Partition):
     """Samples with equal values in a column of the data go to one device: the least value to device 0, and so on.
 
     A device's own test set has the test samples of its values, if all devices have some. More devices than values are
-    refused.
+    refused. `surplus` is for more values than devices. "choose" draws one value for each device and leaves out the
+    samples of other values. "merge" deals all values at random, so that devices differ by at most one value.
     """
 
     by_classes: ClassVar[bool] = False  # labels of any kind
 
     column: str = "user"  # of the data set, neither a feature nor a label
-    # What happens if there are more values than devices. "choose": each device gets one value, drawn at random; samples
-    # of other values are not used. "merge": each device gets several values, dealt at random, equally many within one
     surplus: Literal["refuse", "choose", "merge"] = "refuse"
 
     def divide(self, data: Dataset, rows: Ids, tests: Ids, devices: int, key: Key) -> Split:

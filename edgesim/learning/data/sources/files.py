@@ -13,12 +13,13 @@ from annotated_types import Ge, Gt, Lt
 from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.core.limits import Count, check_memory
+from edgesim.core.limits import Count
 from edgesim.core.rng import Key, Purpose
 from edgesim.files.reading import in_short
 from edgesim.learning.data.file_formats import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
+    checked_size,
     decode,
     idx_files,
     parquet_files,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder
 
 _PREFIXES = ("train", "t10k")
-_PIXEL_BYTES = 3 + 3 * 4  # red, green, blue, as read and as trained on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +193,7 @@ class Folder(Source):
             raise DataError(f"data.root: {self.root} needs {wanted}: {in_short(error)}") from error
 
     def _pixels(self, listed: ImageFolder, rows: Ids) -> np.ndarray:
-        size = (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
-        if size is not None:
-            check_memory("data.resize", len(rows) * size[0] * size[1] * _PIXEL_BYTES, f"{len(rows)} images of {size}")
+        size = checked_size(self.resize, len(rows))
         files = [listed.samples[row][0] for row in rows.tolist()]
         images = (decode(Path(file), file, grey=False, size=size) for file in files)
         return stack(images, len(files), f"{listed.root} (data.resize can make all equal)")

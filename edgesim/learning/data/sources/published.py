@@ -66,7 +66,7 @@ class Published(Source):
         if raw is None and self.download:
             folder = cache_folder() if self.root is None else self.root.expanduser()
             try:
-                _download(self.fetch, folder)
+                download_into(self.fetch, folder)
             except (OSError, RuntimeError, EOFError, HTTPException) as error:
                 raise DataError(
                     f"data.download: cannot download {self.name} ({in_short(error)}); "
@@ -105,8 +105,8 @@ def _parquet_of(folder: Path) -> list[list[Path]]:
     return splits if all(splits) else []
 
 
-def _download(fetch: Callable[[Path], None], folder: Path) -> None:
-    """Download into a temporary folder first, so that an interrupted download leaves no files."""
+def download_into(fetch: Callable[[Path], None], folder: Path) -> None:
+    """Download into a temporary folder first, so that an interrupted download leaves no files. Raises as `fetch`."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as growing:
         fetch(Path(growing))
