@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -263,18 +263,39 @@ def _source(module: str, spec: ModuleSpec | None) -> str:
     return Path(spec.origin).read_text(encoding="utf-8") if spec and spec.has_location and spec.origin else ""
 
 
-def _outside(kind: str, name: str) -> Any:
-    """Return a user's own class. It is checked before it is called, because a scenario may name any object."""
+def factory_of(key: str, name: str) -> Callable[..., Any]:
+    """Return a user's own function or class, `package.module:factory`, which makes something from keyword arguments.
+
+    Raises ConfigError that names the key if there is none.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute.isidentifier():
+        raise ConfigError(f"{key}: must be package.module:factory, got {quoted(name)}")
+    found = _imported(key, name, "factory")
+    if not callable(found):
+        raise ConfigError(f"{key}: {quoted(name)} must be a function or class, found {quoted(found)}")
+    OWN_CLASSES[name] = key
+    factory: Callable[..., Any] = found
+    return factory
+
+
+def _imported(key: str, name: str, what: str) -> Any:
+    """Return the object that `package.module:attribute` names. Raises ConfigError that names the key."""
     module_name, _, attribute = name.partition(":")
     if _LOOKING.get() and module_name not in sys.modules:
-        raise ConfigError(f"{kind}.name: {quoted(name)} is a class from outside, and looking at a run imports none")
+        raise ConfigError(f"{key}: {quoted(name)} is a {what} from outside, and looking at a run imports none")
     try:
-        found = Place(module_name, attribute).load()
+        return Place(module_name, attribute).load()
     except (Exception, SystemExit) as error:  # a user's module may raise anything when it is loaded
         fault = f"{type(error).__name__}: {error}" if not isinstance(error, _IMPORT_FAULTS) else str(error)
         frames = own_frames(error)
         place = f" ({frames.place})" if frames else ""
-        raise ConfigError(f"{kind}.name: cannot import {quoted(name)}: {in_short(fault)}{place}") from error
+        raise ConfigError(f"{key}: cannot import {quoted(name)}: {in_short(fault)}{place}") from error
+
+
+def _outside(kind: str, name: str) -> Any:
+    """Return a user's own class. It is checked before it is called, because a scenario may name any object."""
+    found = _imported(f"{kind}.name", name, "class")
     if not (isinstance(found, type) or (kind == "model" and inspect.isfunction(found))):
         raise ConfigError(f"{kind}.name: {quoted(name)} must be the name of a class, found {quoted(found)}")
     OWN_CLASSES[name] = kind

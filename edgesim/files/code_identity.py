@@ -117,8 +117,8 @@ def _paths_in(value: Any, outside: bool = False) -> Iterator[Path]:
             if path.is_file() or path.is_dir():
                 yield path.resolve()
     elif isinstance(value, Mapping):
-        name = value.get("name")
-        below = outside or (isinstance(name, str) and _PLUGIN.fullmatch(name) is not None)
+        named = (text for text in (value.get("name"), value.get("dataset")) if isinstance(text, str))  # own code
+        below = outside or any(_PLUGIN.fullmatch(text) for text in named)
         for key, item in value.items():
             yield from _paths_in(item, below and key != "name")
     elif isinstance(value, list | tuple):

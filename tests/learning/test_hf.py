@@ -225,16 +225,15 @@ def refused(folder: Path, **keys: Any) -> str:
          "images or numbers; data 'text' reads texts of other files"),
         ({"label": "code", "features": ["height", "vector"]}, "data.features: column 'vector' of SPLIT: a "
          "column of images or lists is the only feature"),
-        ({"label": "age"}, "FOLDER: labels lie in [1, 9], expected [0, 9]"),
+        ({"label": "age"}, "FOLDER: labels lie in [-1, 9], expected [0, 9]"),
         ({"label": "code", "resize": 4}, "data.resize: is for images, the features of FOLDER are numbers"),
         ({"label": "code", "download": True}, "data.repository: data.download = true needs a repository, such as "
          "'ylecun/mnist'"),
     ],
 )  # fmt: skip
 def test_keys_that_do_not_fit_are_refused_in_one_line(numbers: Path, keys: dict[str, Any], line: str) -> None:
-    if keys == {"label": "age"}:
+    if keys.get("label") == "age":
         write_hub(numbers, {"train": NUMBERS.set_column(1, "age", pa.array([-1, 1, 2, 9]))})
-        line = "FOLDER: labels lie in [-1, 9], expected [0, 9]"
     assert refused(numbers, **keys) == line
 
 
@@ -269,6 +268,11 @@ def test_values_that_do_not_fit_are_refused_in_one_line(tmp_path: Path, columns:
         table = table.set_column(0, "img", image)
     write_hub(tmp_path / "d", {"train": table, "test": table})
     assert refused(tmp_path / "d") == line
+
+
+def test_negative_labels_of_a_single_split_are_refused_in_one_line(tmp_path: Path) -> None:
+    write_hub(tmp_path / "d", {"train": pa.table({"x": [0.5] * 4, "label": [-1, 2**40, -1, 2**40]})})
+    assert refused(tmp_path / "d", test_share=0.5) == f"FOLDER: labels lie in [-1, {2**40}], expected [0, 999999]"
 
 
 def test_folders_that_do_not_fit_are_refused_in_one_line(tmp_path: Path) -> None:

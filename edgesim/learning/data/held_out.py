@@ -10,6 +10,14 @@ from edgesim.core.rng import Key
 from edgesim.learning.data.split import by_class
 
 
+def codes_of(labels: np.ndarray) -> Ids:
+    """Return the place of each label among the different labels in ascending order, int64, shape (n,).
+
+    Labels that are not checked yet may be negative or large, so that `held_out` cannot count them.
+    """
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
 def held_out(labels: Ids, share: float, key: Key) -> tuple[Ids, Ids]:
     """Return rows of the training and of the test split, each in random order, so that a limit keeps all classes.
 

@@ -103,7 +103,12 @@ class Source(DataPart):
         shipped = type(self).__module__.startswith("edgesim.")  # other code may change without notice
         keys = {field.name: vars(self)[field.name] for field in fields(self) if field.name not in _AFTER_READING}
         cls = f"{type(self).__module__}:{type(self).__qualname__}"
-        arrays = decoded(self.files() if shipped else None, {"class": cls, "keys": plain(keys)}, self._checked)
+        held = {"class": cls, "keys": plain(keys)}
+        arrays = decoded(self.files() if shipped else None, held, lambda: self.checked(self.read()))
+        return self.assembled(arrays, self.columns())
+
+    def assembled(self, arrays: Decoded, columns: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Dataset:
+        """Return the data set of arrays that `checked` returned. Raises DataError or ConfigError as `load` does."""
         x_train, x_test = arrays.x_train.array, arrays.x_test.array
         image = x_train.ndim == 4
         if self.augment is not None and not image:
@@ -138,12 +143,11 @@ class Source(DataPart):
             augment=self.augment,
             train_rows=rows,
             scaling=scaling if pixels else None,
-            columns=self.columns(),
+            columns=columns,
         )
 
-    def _checked(self) -> Decoded:
-        """Return the arrays of this source, limited. Raises DataError if they do not fit together."""
-        raw = self.read()
+    def checked(self, raw: Raw) -> Decoded:
+        """Return arrays as read, limited. Raises DataError if they do not fit together."""
         both = [np.asarray(labels) for labels in (raw.y_train, raw.y_test)]
         for labels in both:
             check_labels(self.origin, labels)

@@ -18,7 +18,7 @@ from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.limits import Count
 from edgesim.core.rng import Key, Purpose
 from edgesim.files.reading import in_short, quoted
-from edgesim.learning.data.held_out import held_out
+from edgesim.learning.data.held_out import codes_of, held_out
 from edgesim.learning.data.hf_columns import HfColumns, choose_columns, features_of, labels_of, values_of
 from edgesim.learning.data.hf_folder import SplitFiles, splits_in
 from edgesim.learning.data.source import Raw, Source, check_labels
@@ -125,7 +125,11 @@ class HuggingFace(Source):
 
     def _held_out(self, splits: list[SplitFiles], labels: list[Ids]) -> tuple[Ids, Ids] | None:
         """Return the rows of both sides in the only split; None if there are two."""
-        return None if len(splits) > 1 else held_out(labels[0], self.test_share, Key(self.split_seed).at(Purpose.DATA))
+        return (
+            None
+            if len(splits) > 1
+            else held_out(codes_of(labels[0]), self.test_share, Key(self.split_seed).at(Purpose.DATA))
+        )
 
     def _splits(self) -> list[SplitFiles]:
         """Return the splits for training and for the test, or the only one."""
