@@ -11,14 +11,15 @@ from typing import Annotated
 
 import typer
 
-from edgesim.cli import decisions, figures, import_trace, keep, look, parts, run, scenarios, study
+from edgesim.cli import decisions, figures, flower, import_trace, keep, look, parts, run, scenarios, study
 from edgesim.cli.options import with_groups
 
 DECIDE = "Compare and decide"
+RUN = "Run scenarios"
 KEEP = "Keep, check and exchange results"
 Commands = Mapping[str, Callable[..., None]]
 PANELS: Mapping[str, Commands] = {
-    "Run scenarios": {
+    RUN: {
         "new": scenarios.new, "run": run.run, "replay": run.replay, "validate": scenarios.validate,
         "show": scenarios.show, "estimate": scenarios.estimate, "watch": run.watch,
     },
@@ -39,6 +40,7 @@ OF_STUDIES: Commands = {
     "theta": decisions.theta, "sensitivity": decisions.sensitivity, "break-even": decisions.break_even,
     "claims": decisions.claims,
 }  # fmt: skip
+OF_FLOWER: Commands = {"run": flower.run_app}
 OF_TRACES: Commands = {
     "fedscale-capacity": import_trace.fedscale_capacity, "fedscale-behaviour": import_trace.fedscale_behaviour,
     "flash": import_trace.flash, "google-cluster": import_trace.google_cluster,
@@ -72,8 +74,11 @@ def command_line() -> typer.core.TyperGroup:
         _add(app, commands, panel)
     studies = typer.Typer(help="Run a study, many scenarios with one question, and print its table.")
     traces = typer.Typer(help="Convert published traces to files that scenarios name.", no_args_is_help=True)
+    apps = typer.Typer(help="Run Flower apps, unchanged, under the simulated clock.", no_args_is_help=True)
+    _add(apps, OF_FLOWER)
     _add(studies, OF_STUDIES)
     _add(traces, OF_TRACES)
+    app.add_typer(apps, name="flower", rich_help_panel=RUN)
     app.add_typer(studies, name="study", rich_help_panel=DECIDE)
     app.add_typer(traces, name="import-trace", rich_help_panel=KEEP)
     group = typer.main.get_command(app)

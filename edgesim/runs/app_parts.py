@@ -35,7 +35,7 @@ class AppModel(ModelPlugin):
 class AppMethod(Method):
     """Stands for the method of an app, which asks devices and merges itself."""
 
-    needs: ClassVar[Needs] = Needs(protocols=frozenset({"app"}))
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"app"}), feedback=True)
 
 
 def _no_module() -> nn.Module:

@@ -116,6 +116,8 @@ def estimate(scenario: Scenario, draws: int = 0) -> Estimate:
     if len(scenario.session) > 1:
         count = len(scenario.session)
         raise ConfigError(f"estimate: works with one training, found {count} sessions; leave all but one out")
+    if scenario.app is not None:
+        raise ConfigError("estimate: the jobs of an app have no price before its code has run; run it for a few rounds")
     parts = assemble(scenario)
     found = estimate_of(parts)
     if not draws:
