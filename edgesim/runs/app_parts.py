@@ -42,4 +42,4 @@ def _no_module() -> nn.Module:
     raise ContractError("the network of an app is its own")
 
 
-NO_NETWORK = Network(CostProfile(model="app", input_shape=(), classes=0, layers=()), _no_module)
+NO_NETWORK = Network(CostProfile(model="app", input_shape=(), classes=0, layers=(), work=()), _no_module)
