@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, wraps
 from threading import local
 from types import TracebackType
@@ -47,11 +47,14 @@ class Counter:
     def __init__(self, kinds: bool = False) -> None:
         self._mode = _Counting(kinds)
         self._depth, self._host_s = 0, 0.0
+        self._eager: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
         _watch()
         self._depth += 1
         if self._depth == 1:
+            self._eager = _uncompiled()
+            self._eager.__enter__()
             _here.counting = (*_here.counting, self._mode)
             self._host_s -= _cpu_s()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -66,24 +69,33 @@ class Counter:
             self._host_s += _cpu_s()
             _here.counting = tuple(each for each in _here.counting if each is not self._mode)
             self._mode.forget()
+            self._eager.__exit__(kind, error, traceback)
 
     def counted(self) -> Counted:
         """Return what was counted so far."""
         mode = self._mode
+        sizes = [size for size in mode.loaded if size is not None]
+        samples = sum(sizes) if mode.loaded and len(sizes) == len(mode.loaded) else None
         work = dict(mode.work)
         if mode.kinds:
-            steps = max(mode.steps, mode.batches)  # batches of a test take no step of an optimiser
-            work.update(flops=mode.flops, samples=float(mode.samples or 0), steps=float(steps))
+            steps = max(mode.steps, len(mode.loaded))  # batches of a test take no step of an optimiser
+            work.update(flops=mode.flops, samples=float(samples or 0), steps=float(steps))
         return Counted(
             flops=mode.flops,
             memory_bytes=mode.most_bytes,
             made_bytes=mode.most_made_bytes,
             read_bytes=mode.most_read_bytes,
             steps=mode.steps,
-            samples=mode.samples,
+            samples=samples,
             host_s=self._host_s + (_cpu_s() if self._depth else 0.0),
             work=work,
         )
+
+
+def _uncompiled() -> AbstractContextManager[object]:
+    """Let compiled functions run as they are written: torch's compiler hides their work, or refuses dispatch modes."""
+    set_stance = vars(torch.compiler).get("set_stance")  # from torch 2.6 on
+    return nullcontext() if set_stance is None else cast("AbstractContextManager[object]", set_stance("force_eager"))
 
 
 def _cpu_s() -> float:
@@ -153,8 +165,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kinds = kinds
         self.flops = 0.0
         self.work: dict[str, float] = dict.fromkeys(PRICED, 0.0) if kinds else {}
-        self.steps, self.batches = 0, 0
-        self.samples: int | None = None
+        self.steps = 0
+        self.loaded: list[int | None] = []  # samples of each batch that a data loader gave, None where not known
         self.loading = False
         self.stepping: list[Optimizer] = []
         self.most_bytes = self.most_made_bytes = self.most_read_bytes = 0
@@ -352,11 +364,10 @@ def _counted_next(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
         finally:
             for mode in counting:
                 mode.loading = False
-        size = next((len(each) for each in tree_leaves(batch) if isinstance(each, Tensor) and each.ndim), None)
+        parts = tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+        size = next((len(each) for each in parts if isinstance(each, Tensor) and each.ndim), None)
         for mode in counting:
-            mode.batches += 1
-            if size is not None:
-                mode.samples = size + (mode.samples or 0)
+            mode.loaded.append(size)
         return batch
 
     return counted

@@ -71,14 +71,15 @@ def rotated(x: Tensor) -> Tensor:
 class Transformer(nn.Module):
     """Logits (batch, vocabulary, tokens) of tokens (batch, tokens), which may be floats. `again`: recompute blocks."""
 
-    def __init__(self, block: type[nn.Module], attend, again: bool = False) -> None:
+    def __init__(self, block: type[nn.Module], attend, again: bool = False, reentrant: bool = False) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
         self.blocks = nn.ModuleList(block(attend) for _ in range(LAYERS))
         self.norm, self.head, self.again = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False), again
+        self.reentrant = reentrant
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.tokens(x.long()) + self.places(torch.arange(TOKENS, device=x.device))
         for block in self.blocks:
-            y = checkpoint(block, y, use_reentrant=False) if self.again else block(y)
+            y = checkpoint(block, y, use_reentrant=self.reentrant) if self.again else block(y)
         return self.head(self.norm(y)).transpose(1, 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
+from collections import UserDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -14,7 +16,8 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from edgesim.core.price_list import CostProfile
@@ -79,6 +82,12 @@ def train(module: nn.Module, x: Tensor, y: Tensor, optimizer: torch.optim.Optimi
         optimizer.zero_grad()
 
 
+def flops_of(call: Callable[[], object]) -> float:
+    with Counter() as counter:
+        call()
+    return counter.counted().flops
+
+
 def price_of(module: nn.Module, shape: tuple[int, ...], kinds: bool = False) -> CostProfile:
     objective, classes = (NextToken(), VOCABULARY) if len(shape) == 1 else (CLASSIFICATION, 10)
     return measure(bare_copy(module), "network", shape, classes, objective=objective, kinds=kinds)
@@ -125,18 +134,17 @@ def test_flops_are_those_of_torchs_counter(name: str) -> None:
     assert counter.counted().flops == flops
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("block", [GPTBlock, LlamaBlock])
-def test_recomputed_blocks_count_twice(block: type[nn.Module]) -> None:
-    """The recomputation stops before the last linear layer, of which nothing is kept but its input."""
+def test_recomputed_blocks_count_twice(block: type[nn.Module], reentrant: bool) -> None:
+    """torch's newer way stops before the last linear layer, of which nothing is kept but its input."""
     x, y = batch_of((TOKENS,))
-    flops = []
-    for again in (False, True):
-        with Counter() as counter:
-            train(Transformer(block, fused, again), x, y)
-        flops.append(counter.counted().flops)
+    once, twice = (
+        flops_of(partial(train, Transformer(block, fused, again, reentrant), x, y)) for again in (False, True)
+    )
     weights = sum(value.numel() for value in block(fused).parameters() if value.ndim == 2)
-    last = block(fused).down.weight.numel()
-    assert flops[1] - flops[0] == LAYERS * 2 * BATCH * TOKENS * (weights - last) + 2 * SCORES
+    last = 0 if reentrant else block(fused).down.weight.numel()
+    assert twice - once == LAYERS * 2 * BATCH * TOKENS * (weights - last) + 2 * SCORES
 
 
 def test_a_loop_counts_as_its_price_says() -> None:
@@ -154,12 +162,6 @@ def test_a_loop_counts_as_its_price_says() -> None:
     seeds = {"operations": 2, "bytes": 2 * 2 * 8}
     for kind, amount in price.items():
         assert found.work[kind] == amount[0] + seeds.get(kind, 0), kind
-
-
-def flops_of(call: Callable[[], object]) -> float:
-    with Counter() as counter:
-        call()
-    return counter.counted().flops
 
 
 def test_accumulated_gradients_count_every_batch_and_one_step() -> None:
@@ -379,5 +381,25 @@ def test_tensors_of_users_classes_count_what_they_are_made_of() -> None:
 
 def test_compiled_code_counts_as_it_is_written() -> None:
     module, (x, y) = perceptron(), batch_of((1, 8, 8))
-    compiled = torch.compile(module, backend="eager")
-    assert flops_of(lambda: train(compiled, x, y)) == flops_of(lambda: train(module, x, y))
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    flops = flops_of(lambda: train(module, x, y))
+    assert flops_of(lambda: train(compiled, x, y)) == flops
+    assert compiled(x).shape == (BATCH, 10)  # which compiles
+    assert flops_of(lambda: train(compiled, x, y)) == flops
+
+
+def test_samples_are_unknown_where_a_batch_does_not_say() -> None:
+    """A mapping of a user's class says; a batch without tensors does not."""
+    rows = [{"x": torch.ones(2)}] * 5
+    with Counter() as counter:
+        list(DataLoader(rows, 2, collate_fn=lambda each: UserDict(default_collate(each))))
+    assert counter.counted().samples == 5
+    with counter:
+        list(DataLoader(rows, 2, collate_fn=str))
+    assert counter.counted().samples is None
+
+
+def test_higher_order_operations_run() -> None:
+    x = torch.ones(1, 1, 4, 8)
+    with warnings.catch_warnings(action="ignore"):  # that it is slow without a compiler
+        assert flops_of(lambda: flex_attention(x, x, x)) == 2 * 2 * 4 * 4 * 8

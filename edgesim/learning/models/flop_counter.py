@@ -48,22 +48,12 @@ def plain_formulas() -> dict[Any, Callable[..., int]]:
     A formula takes the operands of the operation, tensors included, and its result as `out_val`. The backward pass of
     fused attention has the products that its gradients take, and not the one that the kernel repeats.
     """
-    aten = torch.ops.aten
-    forward = (
-        aten._scaled_dot_product_flash_attention_for_cpu,
-        aten._scaled_dot_product_flash_attention,
-        aten._scaled_dot_product_efficient_attention,
-        aten._scaled_dot_product_cudnn_attention,
-    )
-    backward = (
-        aten._scaled_dot_product_flash_attention_for_cpu_backward,
-        aten._scaled_dot_product_flash_attention_backward,
-        aten._scaled_dot_product_efficient_attention_backward,
-        aten._scaled_dot_product_cudnn_attention_backward,
-    )
+    formulas: dict[Any, Callable[..., int]] = flop_counter().flop_registry
+    fused = [each for each in formulas if str(each).startswith("aten._scaled_dot_product")]
+    backward = [each for each in fused if str(each).endswith("_backward")]
     return {
-        **flop_counter().flop_registry,
-        **dict.fromkeys(forward, _of_tensors(kernel_flops.attention_flops)),
+        **formulas,
+        **dict.fromkeys(fused, _of_tensors(kernel_flops.attention_flops)),
         **dict.fromkeys(backward, _of_tensors(kernel_flops.attention_backward_flops)),
     }
 
