@@ -2,7 +2,9 @@
 
 A dispatch mode sees every operation below autograd, autocast and transforms of functions, so that recomputed, frozen
 and accumulated work counts as it is done. FLOPs are those of PyTorch's counter with edgesim's formulas. Fused attention
-counts as the plain products of which edgesim's prices are made. Tensors without numbers (meta) cost nothing.
+counts as the plain products of which edgesim's prices are made. Tensors without numbers (meta) cost nothing. Compiled
+functions run as they are written. Products of nested tensors of the older layout (torch.strided) are seen only where a
+whole encoder layer is one operation.
 
 In the kinds of work, updates of optimisers count as `update_bytes` and the loading of data as `samples`, as in prices.
 Operations of both are left out of `operations` and `bytes`.
@@ -16,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, wraps
-from threading import local
+from threading import Lock, local
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
@@ -33,6 +35,7 @@ from edgesim.learning.measure.operation_work import convolving, does_work
 from edgesim.learning.models.flop_counter import plain_formulas
 
 _PICKING = {"index", "index_select", "gather", "stack", "cat"}  # of rows: what they read is data, not weights
+_BY_SHAPE = {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward"}  # whose formulas are slow
 _PLAIN_TYPES = {Tensor, torch.nn.Parameter}
 
 
@@ -47,14 +50,11 @@ class Counter:
     def __init__(self, kinds: bool = False) -> None:
         self._mode = _Counting(kinds)
         self._depth, self._host_s = 0, 0.0
-        self._eager: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
-        _watch()
         self._depth += 1
         if self._depth == 1:
-            self._eager = _uncompiled()
-            self._eager.__enter__()
+            _process.hold()
             _here.counting = (*_here.counting, self._mode)
             self._host_s -= _cpu_s()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -69,7 +69,7 @@ class Counter:
             self._host_s += _cpu_s()
             _here.counting = tuple(each for each in _here.counting if each is not self._mode)
             self._mode.forget()
-            self._eager.__exit__(kind, error, traceback)
+            _process.release()
 
     def counted(self) -> Counted:
         """Return what was counted so far."""
@@ -92,10 +92,36 @@ class Counter:
         )
 
 
-def _uncompiled() -> AbstractContextManager[object]:
-    """Let compiled functions run as they are written: torch's compiler hides their work, or refuses dispatch modes."""
-    set_stance = vars(torch.compiler).get("set_stance")  # from torch 2.6 on
-    return nullcontext() if set_stance is None else cast("AbstractContextManager[object]", set_stance("force_eager"))
+class _Process:
+    """Settings of the process that counters need.
+
+    torch's compiler stays off while any counter counts. It would hide what functions do, and it refuses dispatch modes
+    if the whole graph is wanted. Optimisers and data loaders report to counters from the first one on.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._counters = Lock(), 0
+        self._off: AbstractContextManager[object] = nullcontext()
+
+    def hold(self) -> None:
+        """Make them for one more counter."""
+        with self._lock:
+            _watch()
+            self._counters += 1
+            set_stance = vars(torch.compiler).get("set_stance")  # from torch 2.6 on
+            if self._counters == 1 and set_stance is not None:
+                self._off = set_stance("force_eager")
+                self._off.__enter__()
+
+    def release(self) -> None:
+        """Let the compiler work again if this was the last counter."""
+        with self._lock:
+            self._counters -= 1
+            if not self._counters:
+                self._off.__exit__(None, None, None)
+
+
+_process = _Process()
 
 
 def _cpu_s() -> float:
@@ -121,7 +147,7 @@ class _Operation(NamedTuple):
     picks: bool  # whether it picks rows
     composed: bool  # whether it consists of others, into which autograd has not split it
     formula: Callable[..., int] | None
-    by_shape: bool  # whether shapes and plain values alone decide its FLOPs
+    by_shape: bool  # whether its FLOPs are remembered by shapes and plain values
 
 
 @cache
@@ -138,7 +164,7 @@ def _operation(func: Any) -> _Operation:
         picks=name in _PICKING,
         composed=composed and formula is None,
         formula=formula,
-        by_shape="attention" not in name and not name.startswith(("mkldnn_rnn", "_transformer")),
+        by_shape=name in _BY_SHAPE,
     )
 
 
@@ -172,7 +198,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.most_bytes = self.most_made_bytes = self.most_read_bytes = 0
         self._made_bytes = self._read_bytes = 0
         self._alive: dict[int, _Storage] = {}
-        self._known: dict[Any, Any] = {}  # FLOPs, or work of a convolution, by operation and shapes
+        self._known: dict[Any, int] = {}  # FLOPs by operation, shapes and plain values
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation of torch and count it."""
@@ -183,7 +209,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # tensors of other classes say first what they are made of
             return func(*args, **kwargs) if FakeTensor in types else NotImplemented
         op = _operation(func)
-        if op.composed:
+        if op.composed and not any(each.is_nested for each in _tensors(args)):
             with self:
                 return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
@@ -192,7 +218,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = [result] if isinstance(result, Tensor) else _tensors(result) if isinstance(result, list | tuple) else []
         read = _tensors((*args, *kwargs.values()) if kwargs else args)
         for first in (made or read)[:1]:
-            if first.is_meta or type(first) not in _PLAIN_TYPES:
+            fake = type(first) not in _PLAIN_TYPES and first.untyped_storage().device.type == "meta"
+            if fake or first.is_meta:
                 return result
         alive = self._alive
         try:
@@ -205,29 +232,33 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except RuntimeError:  # a tensor of a layout without storage, such as a sparse one
             pass
         if op.formula is not None:
-            if op.by_shape:
-                self.flops += self._once(op.formula, func, args, kwargs, result)
-            else:
-                self.flops += op.formula(*args, **kwargs, out_val=result)
+            self.flops += self._flops_of(op, op.formula, func, args, kwargs, result)
         if self.kinds and made and op.works and not self.loading and not self.stepping:
             self._count_kinds(op, func, args, result, read, made)
         return result
 
-    def _once(self, formula: Callable[..., int], func: Any, args: Any, kwargs: Any, result: Any) -> int:
-        key = (
-            func,
-            *[each.shape if isinstance(each, Tensor) else tuple(each) if type(each) is list else each for each in args],
-        )
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = formula(*args, **kwargs, out_val=result)
-        return cast("int", found)
+    def _flops_of(
+        self, op: _Operation, formula: Callable[..., int], func: Any, args: Any, kwargs: Any, result: Any
+    ) -> int:
+        try:
+            if not op.by_shape:
+                return formula(*args, **kwargs, out_val=result)
+            key = (func, *[each.shape if isinstance(each, Tensor) else _hashable(each) for each in args])
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = formula(*args, **kwargs, out_val=result)
+            return found
+        except RuntimeError:  # a nested tensor of the older layout has no shape
+            return 0
 
     def _count_kinds(
         self, op: _Operation, func: Any, args: Any, result: Any, read: list[Tensor], made: list[Tensor]
     ) -> None:
-        nbytes = sum([each.nbytes for each in {id(each): each for each in read}.values()])
-        nbytes += sum([each.nbytes for each in {id(each): each for each in made}.values()])
+        try:
+            nbytes = sum([each.nbytes for each in {id(each): each for each in read}.values()])
+            nbytes += sum([each.nbytes for each in {id(each): each for each in made}.values()])
+        except RuntimeError:  # a sparse tensor does not say
+            nbytes = 0
         work = self.work
         work["operations"] += 1
         work["bytes"] += nbytes
