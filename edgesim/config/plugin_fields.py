@@ -217,8 +217,14 @@ class PartOf:
         rest = {key: value for key, value in table.items() if key != "name"}
         try:
             cls, fixed = catalogue.find(self.kind, str(name))
+            around = catalogue.AROUND.get(self.kind)
+            keys = (around.first, *around.others) if around and around.first in rest else ()
+            beside = {key: rest.pop(key) for key in keys if key in rest}
             fits = isinstance(cls, type) and dataclasses.is_dataclass(cls)
             value, args = read_dataclass(cls, rest, fixed) if fits else _read_foreign(cls, rest)
+            if around and beside:
+                outer, more = read_dataclass(around.place.load(), beside)
+                value, args = outer.around(value), {**args, **more}
         except ConfigError as error:
             # The error names "network.up: ..." although the part may be the network of a fleet block. pydantic adds the
             # whole path.
@@ -235,7 +241,11 @@ class PartOf:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        known = catalogue.plugins_of(self.kind)
+        known, around = catalogue.plugins_of(self.kind), catalogue.AROUND.get(self.kind)
+        beside = {}  # keys that every table of the kind may have
+        if around:
+            shape = handler.resolve_ref_schema(handler(adapter_of(around.place.load()).core_schema))
+            beside = shape["properties"]
         exact = [name for name in known if not name.endswith(":")]
         other = {"type": "string", "pattern": ":"}
         tables = []  # one for each shipped part, with its keys
@@ -246,7 +256,7 @@ class PartOf:
                     "type": "object",
                     "title": name,
                     "description": inspect.cleandoc(known[name].__doc__ or "").split("\n")[0],
-                    "properties": {"name": {"const": name}, **shape.get("properties", {})},
+                    "properties": {"name": {"const": name}, **shape.get("properties", {}), **beside},
                     "required": ["name", *shape.get("required", [])],
                     "additionalProperties": False,
                 }

@@ -182,6 +182,20 @@ _OF_APP: Mapping[str, Place] = {
 }
 
 
+class Around(NamedTuple):
+    """Keys that a table of a kind may have beside those of its part.
+
+    `place`: a dataclass with these keys, whose function `around(part)` returns the part that takes its place.
+    """
+
+    place: Place
+    first: str  # key without which a table has none of them
+    others: tuple[str, ...]
+
+
+AROUND: Mapping[str, Around] = {"method": Around(Place("edgesim.foreign.loops", "Loop"), "local", ("config",))}
+
+
 @cache
 def places_of(kind: str) -> dict[str, Place]:
     """Return the location of every part of a kind that edgesim ships, sorted by name, without loading any.
@@ -263,20 +277,40 @@ def _source(module: str, spec: ModuleSpec | None) -> str:
     return Path(spec.origin).read_text(encoding="utf-8") if spec and spec.has_location and spec.origin else ""
 
 
-def factory_of(key: str, name: str) -> Callable[..., Any]:
+def factory_of(key: str, name: str, what: str = "factory") -> Callable[..., Any]:
     """Return a user's own function or class, `package.module:factory`, which makes something from keyword arguments.
 
-    Raises ConfigError that names the key if there is none.
+    `what`: word for it in errors. Raises ConfigError that names the key if there is none.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute.isidentifier():
-        raise ConfigError(f"{key}: must be package.module:factory, got {quoted(name)}")
-    found = _imported(key, name, "factory")
+        raise ConfigError(f"{key}: must be package.module:{what}, got {quoted(name)}")
+    found = _imported(key, name, what)
     if not callable(found):
         raise ConfigError(f"{key}: {quoted(name)} must be a function or class, found {quoted(found)}")
     OWN_CLASSES[name] = key
     factory: Callable[..., Any] = found
     return factory
+
+
+def function_of(key: str, name: str, *arguments: str) -> Callable[..., Any]:
+    """Return a user's own function, `package.module:function`, that takes arguments of these names by position.
+
+    Raises ConfigError that names the key if there is no such function.
+    """
+    found = factory_of(key, name, "function")
+    wanted = f"function({', '.join(arguments)})"
+    if isinstance(found, type):
+        raise ConfigError(f"{key}: {quoted(name)} must be a {wanted}, found {quoted(found)}")
+    try:
+        signature = inspect.signature(found)
+        signature.bind(*arguments)
+    except ValueError:  # of a builtin
+        pass
+    except TypeError as error:
+        has = f"{found.__name__}{_bare(signature, defaults=True)}"
+        raise ConfigError(f"{key}: {quoted(name)} must be a {wanted}, found {has}") from error
+    return found
 
 
 def _imported(key: str, name: str, what: str) -> Any:

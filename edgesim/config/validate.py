@@ -105,7 +105,7 @@ def parts(s: Scenario) -> Broken:
     """Yield the broken rules about parts, before anything is built."""
     if s.app is not None:
         return _links(s)
-    return chain(_learning(s), _rounds(s), _server_step(s), _peers(s), _links(s), _tiers(s))
+    return chain(_learning(s), _own_loop(s), _rounds(s), _server_step(s), _peers(s), _links(s), _tiers(s))
 
 
 def _learning(s: Scenario) -> Broken:
@@ -154,6 +154,25 @@ def _learning(s: Scenario) -> Broken:
     if trains and not s.partition.value.has_samples:
         trained = f"{s.backend.name} trains, but partition {s.partition.name} gives sizes without samples"
         yield "backend.name", f"{trained}; use the null backend or another partition"
+
+
+def _own_loop(s: Scenario) -> Broken:
+    """Yield the broken rules about a user's training loop in the place of the method's local SGD."""
+    method, key = s.method.value, "method.local"
+    if not method.loop:
+        return
+    if s.data is None or not s.partition.value.has_samples:
+        yield key, f"pricing {method.loop} needs samples: add data, and a partition that divides them"
+    if len(s.models) > 1:
+        names = " and ".join(model.name for model in s.models)
+        yield key, f"a loop trains one network for all devices, found {names}"
+    if not s.cost.value.is_counted:
+        yield "cost", f"must be 'measured' without other keys, as the work of {method.loop} is counted"
+    if "reports" in s.selection.value.needs:
+        yield "selection.name", f"{s.selection.name} needs losses of local steps, which {method.loop} does not report"
+    for i, failure in enumerate(s.failures):
+        if failure.value.shortens_work:
+            yield f"failures.{i}.name", f"{failure.name} ends local steps early, and cannot interrupt {method.loop}"
 
 
 def _rounds(s: Scenario) -> Broken:

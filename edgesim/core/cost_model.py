@@ -16,6 +16,11 @@ class CostModel(ABC):
     networks: ClassVar[bool] = False  # True: it prices several networks in one run
 
     @property
+    def is_counted(self) -> bool:
+        """True if its FLOPs are those that a counter finds in a training."""
+        return False
+
+    @property
     def charged_as(self) -> str | None:
         """Name of the network whose prices are charged. None: those of the scenario's own."""
         return None

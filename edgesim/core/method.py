@@ -90,6 +90,7 @@ class LocalPhase:
     after_step: Fn | None = None  # (local, context) -> None; may change weights and scratch in place
     on_enter: Fn | None = None  # (local, context) -> LocalState, before the first step of the phase
     frozen: frozenset[str] = frozenset()  # layers that this phase runs but does not train, added to those of the task
+    run: Fn | None = None  # (local, local SGD, context, key) -> steps; a run in place of local SGD, with on_enter alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,11 @@ class LocalRule:
     phases: tuple[LocalPhase, ...] = ()
     on_start: Callable[[Any], LocalState] | None = None  # (context); default: a copy of the model received
     on_finish: Callable[[LocalState, Any], Finished] | None = None  # (local, context); default: the weights are sent
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the rule trains by one run of plain SGD, whatever it does before and after."""
+        return self.phases == (LocalPhase(),)
 
 
 class ServerTools(Protocol):
@@ -209,6 +215,11 @@ class Method(ABC):
     @property
     def needs_classes(self) -> str:
         """Reason why labels have to be classes and the loss cross-entropy, "" if they may be anything."""
+        return ""
+
+    @property
+    def loop(self) -> str:
+        """Name of the user's function that trains in place of local SGD, "" if there is none."""
         return ""
 
     @property
@@ -333,6 +344,14 @@ class Method(ABC):
         `global_model` is the first model, which all start from.
         """
         return model_in(device_state) if self.uses_kept_model and device_state is not None else global_model
+
+
+def has_plain_rule(method: Method) -> bool:
+    """Return True if the devices of a method train by one run of plain SGD, which another loop can replace."""
+    try:
+        return method.local(Task(local_sgd=(Training().local_sgd(0),))).is_plain
+    except LookupError:  # a rule that reads numbers of its own tasks is no plain one
+        return False
 
 
 @lru_cache(maxsize=8)  # one object for each round, as the engine identifies tasks by object

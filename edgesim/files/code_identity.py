@@ -117,7 +117,8 @@ def _paths_in(value: Any, outside: bool = False) -> Iterator[Path]:
             if path.is_file() or path.is_dir():
                 yield path.resolve()
     elif isinstance(value, Mapping):
-        named = (text for text in (value.get("name"), value.get("dataset")) if isinstance(text, str))  # own code
+        names = map(value.get, ("name", "dataset", "local"))
+        named = (text for text in names if isinstance(text, str))  # own code
         below = outside or any(_PLUGIN.fullmatch(text) for text in named)
         for key, item in value.items():
             yield from _paths_in(item, below and key != "name")

@@ -1,1 +1,1 @@
-"""Users' own code under the simulated clock: what it costs."""
+"""Users' own code under the simulated clock: their training loops, and what their code costs."""

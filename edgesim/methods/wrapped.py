@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext, ServerSet
+from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
-from edgesim.core.task import Plan, Task
+from edgesim.core.task import Order, Plan, Task
 from edgesim.core.update import ModelState, Update
-from edgesim.core.view import Setting, View
+from edgesim.core.view import Setting, Turn, View
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapped(Method):
-    """A method with a server that does everything as the inner `method` does. Subclasses replace parts of it."""
+    """A method that does everything as the inner `method` does. Subclasses replace parts of it."""
 
     method: Method
 
@@ -44,9 +45,38 @@ class Wrapped(Method):
         """True if the method handles exchanges."""
         return self.method.sees_exchanges
 
+    @property
+    def needs_classes(self) -> str:
+        """Reason of the method."""
+        return self.method.needs_classes
+
+    @property
+    def no_server_optimizer(self) -> str:  # type: ignore[override]
+        """Reason of the method."""
+        return self.method.no_server_optimizer
+
+    @property
+    def no_update_encoding(self) -> str:  # type: ignore[override]
+        """Reason of the method."""
+        return self.method.no_update_encoding
+
+    @property
+    def uses_kept_model(self) -> bool:  # type: ignore[override]
+        """True if the method's devices use the model that they keep."""
+        return self.method.uses_kept_model
+
+    @property
+    def loop(self) -> str:
+        """Name of the user's function that trains in place of the method's local SGD."""
+        return self.method.loop
+
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the method's first state."""
         return self.method.init(setting, key)
+
+    def check_peers(self, graph: PeerGraph) -> None:
+        """Raise ConfigError if the method cannot work with the peer graph."""
+        self.method.check_peers(graph)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Return the method's orders."""
@@ -59,6 +89,20 @@ class Wrapped(Method):
     def local(self, task: Task) -> LocalRule:
         """Return the method's rule."""
         return self.method.local(task)
+
+    def next_order(self, state: Any, turn: Turn, key: Key) -> Order:
+        """Return the method's order."""
+        return self.method.next_order(state, turn, key)
+
+    def traded(
+        self, first: ModelState, mine: ModelState | None, theirs: ModelState | None
+    ) -> tuple[ModelState, ModelState]:
+        """Return the kept states by the method."""
+        return self.method.traded(first, mine, theirs)
+
+    def joined(self, first: ModelState, device_state: ModelState | None, trained: ModelState | None) -> Any:
+        """Return the kept state by the method."""
+        return self.method.joined(first, device_state, trained)
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,18 +14,20 @@ from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Ids
 from edgesim.core.attack import Attack
+from edgesim.core.cost_model import CostModel
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Method
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.selection import check_wants
+from edgesim.core.task import Submodel, Task
 from edgesim.core.view import Setting
 from edgesim.engine.limit_checks import check_finite
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.server_rows import ServerRows
-from edgesim.learning.train.torch_settings import plain_where_loaded
+from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
 from edgesim.methods.encoded import Encoded
 from edgesim.methods.optimised import Optimised
 from edgesim.runs.app_parts import NO_NETWORK
@@ -83,6 +86,7 @@ class Assembly:
     availability: Availability
     failures: Failure | None
     server_set: ServerRows | None  # samples of the method's server; None: it has none
+    method: Method  # that of the scenario; a user's training loop with its price
     market: Market | None  # prices of energy, traffic and time; None: the scenario has none
     edge_of: Ids | None = None  # edge server of each device, shape (devices,); None: no edge servers
     of_all: Scenario | None = None  # the scenario with all sessions; None: this training is the only one
@@ -123,7 +127,7 @@ class Assembly:
             module=self.module.to(device),
             data=self.data,
             shards=[torch.from_numpy(shard) for shard in self.split.train],
-            method=self.scenario.method.value,
+            method=self.method,
             cost_profile=self.network.cost_profile,
             test_rows=torch.from_numpy(rows),
             encoding_up=self.setting.encoding_up,
@@ -213,9 +217,13 @@ def assemble(
         split, samples, network = None, np.ones(len(fleet), dtype=np.int64), NO_NETWORK
     cost_profile = charged_profile(scenario, network.cost_profile, data, kinds=scenario.needs_kinds)
     cost_profile.check_batch("training.batch", scenario.training.batch)
+    method, cost = scenario.method.value, scenario.cost.value
+    if method.loop:
+        assert data is not None and split is not None  # by the rules of `validate`
+        method, cost, cost_profile = _priced_loop(scenario, data, split, network)
     setting = Setting(
         cost_profile=cost_profile,
-        cost=scenario.cost.value,
+        cost=cost,
         training=scenario.training,
         samples=samples,
         level=fleet.level,
@@ -257,8 +265,45 @@ def assemble(
         check_outages(scenario, fleet, failures.links, setting, shared, peers)
     return Assembly(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
-        market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
+        method, market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
     )  # fmt: skip
+
+
+def _priced_loop(
+    scenario: Scenario, data: Dataset, split: Split, network: Network
+) -> tuple[Method, CostModel, CostProfile]:
+    """Return the method of a scenario with the price of its loop, and the cost model and profile that charge it.
+
+    The samples are those of the device with the most, repeated where the measurement needs more. Raises ConfigError if
+    the loop has no price, and EdgesimError if it fails.
+    """
+    import torch
+
+    from edgesim.core.backend import Assignment
+    from edgesim.foreign.loop_calls import measured
+    from edgesim.foreign.loops import LoopCost, OwnLoop
+    from edgesim.learning.models.build import model_state_of
+    from edgesim.learning.train.context import Context
+
+    method: OwnLoop = scenario.method.value
+    local_sgd, task = scenario.training.local_sgd(0), Task(local_sgd=(scenario.training.local_sgd(0),))
+    device = max(range(len(split.train)), key=lambda each: len(split.train[each]))
+    key = Key(scenario.seed).at(Purpose.LOCAL, device, 0)  # as in its first job
+    module = copy.deepcopy(network.module)  # a context binds other weights to it
+    given = Assignment(0, device, task, key, model_state_of(module), None)
+
+    def context_of(samples: int) -> Context:
+        rows = torch.from_numpy(np.resize(split.train[device], samples))
+        return Context(module, data, rows, given, False, objective=scenario.objective.value)
+
+    with plain_torch():
+        price = measured(method, context_of, local_sgd, key, scenario.needs_kinds)
+    # a loop has no batch that edgesim could leave out
+    profile = replace(network.cost_profile, drop_single=False)
+    if price.memory_bytes:
+        formula = profile.memory_bytes(Submodel(), local_sgd.batch, local_sgd.moments).total
+        profile = replace(profile, memory_scale=price.memory_bytes / formula)
+    return replace(method, price=price), LoopCost(price=price), profile
 
 
 def _check_choice(scenario: Scenario, fleet: Fleet, members: Ids | None) -> None:

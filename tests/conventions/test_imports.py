@@ -24,14 +24,14 @@ ARROWS: dict[str, set[str]] = {
     # what values: no SimPy
     "learning": {"config", "core", "files"},
     "methods": {"config", "core", "learning"},
-    "foreign": {"core", "learning"},
     "execution": {"core", "files", "learning"},
     "execution.backends": {"core", "execution", "files", "learning"},
     # what is made of all that
     "reports": {"core", "files", "records"},
+    "foreign": {"config", "core", "files", "learning", "methods"},
     "runs": {
-        *("config", "core", "engine", "execution", "execution.backends", "files", "learning", "methods", "records"),
-        *("reports", "world"),
+        *("config", "core", "engine", "execution", "execution.backends", "files", "foreign", "learning", "methods"),
+        *("records", "reports", "world"),
     },
     "studies": {"config", "core", "execution", "files", "learning", "records", "reports", "runs"},
     "pytest_plugin": {"core", "reports", "studies"},
@@ -63,7 +63,7 @@ TORCH_FREE = {*("core", "files", "config", "world", "engine", "records", "report
 ALSO_TORCH_FREE = {
     *(f"edgesim.cli.{name}" for name in ("app", "run", "scenarios", "look", "parts", "study", "keep")),
     *(f"edgesim.learning.models.{name}" for name in ("chains", "deep_chains", "resnets", "torchvision_family")),
-    *("edgesim.learning.server_rows", "edgesim.learning.train.torch_settings"),
+    *("edgesim.foreign.loops", "edgesim.learning.server_rows", "edgesim.learning.train.torch_settings"),
     *(f"edgesim.methods.{name}" for name in ("fedavg", "fedpmt", "fedprox", "fedsgd", "fedasync", "feddrop")),
     *(f"edgesim.execution.{name}" for name in ("learner", "pending", "model_store", "processes", "interrupts")),
     *("edgesim.foreign", "edgesim.foreign.counted"),

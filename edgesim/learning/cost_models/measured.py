@@ -27,6 +27,11 @@ class Measured(CostModel):
     include: Include = "counted"
     sparse: Sparse = "dense"  # as on today's hardware
 
+    @property
+    def is_counted(self) -> bool:
+        """True unless FLOPs are added by formula or left out for zeros."""
+        return self.include == "counted" and self.sparse == "dense"
+
     def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
         done, batches = _done(work, samples), steps if work.samples is None else 1.0

@@ -1,12 +1,14 @@
-"""Seeding of torch's global generator, and restoring it afterwards. No other module seeds it."""
+"""Seeding of global generators, and restoring them afterwards. No other module seeds them."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +28,20 @@ def seeded(key: Key) -> Iterator[None]:
         yield
     finally:
         stream.set_state(before)
+
+
+@contextmanager
+def all_seeded(key: Key) -> Iterator[None]:
+    """Run a block with the global generators of torch, NumPy and Python seeded from `key`. Restore them afterwards."""
+    numbers, chances = np.random.get_state(), random.getstate()  # noqa: NPY002 - users' code draws from it
+    try:
+        with seeded(key):
+            np.random.seed(key.word() % 2**32)  # noqa: NPY002
+            random.seed(key.word())
+            yield
+    finally:
+        np.random.set_state(numbers)  # noqa: NPY002
+        random.setstate(chances)
 
 
 class Stream:

@@ -197,6 +197,8 @@ def _why_not(rule: LocalRule, assignment: Assignment) -> str | None:
     """Return the reason why an assignment cannot be stacked whatever its network is, or None if it can."""
     if not assignment.task.local_sgd:
         return "tasks without local SGD"
+    if any(phase.run for phase in rule.phases):
+        return "the method: its devices train by a loop of the user's own"
     if any(phase.loss or phase.gradient for phase in rule.phases):
         return "the method: its devices take other gradients than those of the cross-entropy"
     if any(phase.frozen for phase in rule.phases):

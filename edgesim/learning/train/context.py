@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
@@ -95,6 +96,16 @@ class Context:
         return copy_for(self._module, state)
 
     @property
+    def classes(self) -> int:
+        """Number of classes, or of numbers or flags of a label."""
+        return self._data.classes
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Device of torch on which the network lies."""
+        return self._device
+
+    @property
     def augments(self) -> bool:
         """True if the data set augments the training samples of devices. `batch` then needs a generator."""
         return self._data.augment is not None
@@ -135,6 +146,14 @@ class Context:
             parameter.requires_grad_(_layer(name) not in self._frozen)
         self._bound = w
         return self.bound
+
+    def network(self, w: ModelState) -> nn.Module:
+        """Return a copy of the network, in training mode, that holds copies of these weights."""
+        self.bind(w)
+        first = vars(self._module)[_FIRST]
+        found = copy.deepcopy(self._module, {id(first): {}})
+        delattr(found, _FIRST)
+        return found
 
     def _freeze(self, more: frozenset[str]) -> None:
         self._frozen = self.task.submodel.frozen | more

@@ -113,6 +113,9 @@ def run_local_sgd(
     `key` names the streams of this run: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep their
     bits: they take no gradient, so that the backward pass ends at the first trained layer.
     """
+    if phase.run is not None:
+        taken: int = phase.run(local, local_sgd, context, key)
+        return taken
     trained = context.bind(local.weights, phase.frozen)
     kept: list[Any] = []  # state of the optimiser between steps
     augmenting = torch.Generator().manual_seed(key.at(1).word()) if context.augments else None

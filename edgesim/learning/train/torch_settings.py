@@ -63,6 +63,23 @@ def plain_torch() -> Iterator[None]:
 
 
 @contextmanager
+def restored_torch() -> Iterator[None]:
+    """Restore torch's global settings after a block of a user's code, which may change any of them."""
+    import torch
+
+    def reset(switch: _Switch, value: Any) -> None:
+        if switch.read() != value:
+            switch.write(value)
+
+    usual_device = _Switch(torch.get_default_device, lambda _: torch.set_default_device(None), None)
+    grad = _Switch(torch.is_grad_enabled, torch.set_grad_enabled, True)
+    with ExitStack() as stack, torch.autograd.set_detect_anomaly(torch.is_anomaly_enabled()):
+        for switch in (*_switches(), usual_device, grad):
+            stack.callback(reset, switch, switch.read())
+        yield
+
+
+@contextmanager
 def plain_where_loaded() -> Iterator[None]:
     """Enter `plain_torch` if torch is loaded. If not, code in the block that needs torch must enter `plain_torch`."""
     with plain_torch() if "torch" in sys.modules else plain_numpy():

@@ -70,6 +70,11 @@ class FailurePart(ABC):
         """True if it also works on the jobs of an app, whose code runs whole and whose server keeps its updates."""
         return True
 
+    @property
+    def shortens_work(self) -> bool:
+        """True if it ends the local steps of a device early."""
+        return False
+
     @abstractmethod
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the failures of n devices. Raises ConfigError that names a key below `path`."""

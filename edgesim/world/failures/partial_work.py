@@ -50,6 +50,11 @@ class PartialWork(FailurePart):
         """False: an app cannot take part in it."""
         return False
 
+    @property
+    def shortens_work(self) -> bool:
+        """True: that is all it does."""
+        return True
+
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the early stops of n devices. Raises ConfigError that names a key below `path`."""
         probability = draw(self.probability, n, key.at(0).numpy(), f"{path}.probability")

@@ -1,0 +1,164 @@
+"""A user's own training loop in the place of local SGD: same prices and weights, and one line for each fault."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from edgesim.config.plugins import find, plugins_of
+from edgesim.core.errors import EdgesimError
+from edgesim.core.method import has_plain_rule
+from edgesim.foreign.loops import LoopPrice, fitted
+from tests.conftest import simulate_null
+from tests.contracts.support import ARGUMENTS, fingerprint, mixed_scenario, results_of, run
+
+LOOPS = "tests.plugins.loops"
+TAKES = {
+    *("fedavg", "fedadp", "fedexp", "fedadam", "fedyogi", "fedbuff", "fednova", "hierfavg", "fedmedian", "krum"),
+    *("dfedavg", "dp_fedavg", "secure_fedavg", "fedbn", "fedper"),
+}
+
+
+def with_loop(method, loop="plain", **keys):
+    """Return the table of a method whose devices train by a loop."""
+    return {"name": method, **ARGUMENTS.get(method, {}), "local": f"{LOOPS}:{loop}", **keys}
+
+
+def tables(simulation):
+    """Return the tables of a run without the metrics of its loops."""
+    found = {name: table.frame() for name, table in simulation.tables.items()}
+    found["metrics"] = found["metrics"][~found["metrics"].name.str.startswith("local_")]
+    return {name: frame.to_csv(index=False) for name, frame in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fedavg", {"training": {"batch": 16, "lr": 0.1, "local_epochs": 2, "momentum": 0.5}}),
+        ("fedavg", {"training": {"batch": 16, "lr": 0.1, "local_steps": 4}}),
+        ("fedbuff", {"protocol": {"name": "buffered", "concurrency": 4, "buffer": 2}}),
+        ("fedexp", {}),
+        ("dfedavg", {}),
+    ],
+)
+def test_a_loop_like_local_sgd_is_local_sgd(method, more):
+    """The same seconds, bytes and joules to the last bit, and weights within 1e-6."""
+    own, loop = (run(mixed_scenario(method=table, **more)) for table in (method, with_loop(method)))
+    assert tables(own) == tables(loop)
+    first, second = (simulation.learner.weights() for simulation in (own, loop))
+    for kind, tensors in first.items():
+        for name, tensor in tensors.items():
+            assert torch.allclose(tensor, second[kind][name], atol=1e-6, rtol=0)
+
+
+def test_workers_and_serial_agree_whatever_the_loop_leaves_behind():
+    """Equal results although the loop draws from every global generator and changes torch's settings."""
+    before = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), random.getstate())
+    numbers = np.random.get_state()[1].copy()  # noqa: NPY002
+    serial = results_of(run(mixed_scenario(method=with_loop("fedavg", "loader"))))
+    workers = {"name": "workers", "workers": 2}
+    assert results_of(run(mixed_scenario(method=with_loop("fedavg", "loader"), backend=workers))) == serial
+    assert before == (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), random.getstate())
+    assert np.array_equal(np.random.get_state()[1], numbers)  # noqa: NPY002
+
+
+def test_timing_needs_no_training():
+    """The null backend gives the seconds and joules of the run that trains."""
+    trained = run(mixed_scenario(method=with_loop("fedavg"), evaluation={"every": 2}))
+    timed = simulate_null(mixed_scenario(method=with_loop("fedavg"), backend="null"))
+    assert timed.tables["jobs"].frame().equals(trained.tables["jobs"].frame())
+
+
+def test_the_samples_that_a_loop_returns_weigh_its_update():
+    """All loops return twice their samples but device 5, whose weight is 0.02 of the others'."""
+    simulation = run(mixed_scenario(method=with_loop("fedavg", "weighed"), stop={"rounds": 1}))
+    plain = run(mixed_scenario(method="fedavg", stop={"rounds": 1}))
+    metrics = simulation.tables["metrics"].frame()
+    assert metrics.name.unique().tolist() == ["local_loss", "local_round"]
+    assert fingerprint(simulation.learner.weights()) != fingerprint(plain.learner.weights())
+
+
+def test_methods_that_take_a_loop():
+    """Those whose devices train by plain SGD, as their rules say."""
+    found = set()
+    for name in plugins_of("method"):
+        cls, fixed = find("method", name)
+        if has_plain_rule(cls(**fixed, **ARGUMENTS.get(name, {}))):
+            found.add(name)
+    assert found >= TAKES
+    assert not found & {"fedprox", "scaffold", "fedasync", "ditto", "moon", "dpsgd", "signsgd", "feddyn", "fedrep"}
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"name": "fedprox"}, "method.local: devices of FedProx do not train by plain SGD"),
+        ({"name": "heterofl"}, "method.local: devices of HeteroFL do not train by plain SGD"),
+        ({"name": "feddrop"}, "method.local: devices of FedDrop do other work than one training of the whole network"),
+        ({"local": "nowhere"}, "method.local: must be package.module:function, got 'nowhere'"),
+        ({"local": f"{LOOPS}:missing"}, "method.local: cannot import"),
+        ({"local": f"{LOOPS}:LIMIT"}, "must be a function(model, data, config), found 3"),
+        ({"local": f"{LOOPS}:two"}, "must be a function(model, data, config), found two(model, data)"),
+        ({"config": {"lr": 1.0}}, "method.config: lr is an entry that edgesim sets itself"),
+        ({"local": f"{LOOPS}:early"}, "tests.plugins.loops:early on device 0 in round 0 did "),
+        ({"local": f"{LOOPS}:early"}, "did it stop early"),
+        ({"local": f"{LOOPS}:drops_last"}, "cannot be priced by its samples: it did "),
+        ({"local": f"{LOOPS}:in_numpy"}, "did no floating-point operations in torch"),
+        ({"local": f"{LOOPS}:fails"}, "fails on device 0 in round 0: ZeroDivisionError: "),
+        ({"local": f"{LOOPS}:fails"}, "(loops.py, line "),
+        ({"local": f"{LOOPS}:leaves"}, "SystemExit: 3"),
+        ({"local": f"{LOOPS}:answers", "config": {"answer": 3}}, "must return a dict such as"),
+        ({"local": f"{LOOPS}:answers", "config": {"answer": {"sample": 1}}}, "unknown key 'sample'"),
+        ({"local": f"{LOOPS}:answers", "config": {"answer": {"samples": 0}}}, "samples must be a number above 0"),
+        (
+            {"local": f"{LOOPS}:answers", "config": {"answer": {"samples": "all"}}},
+            "samples must be a number, got 'all'",
+        ),
+        ({"local": f"{LOOPS}:answers", "config": {"answer": {"metrics": {"a": "b"}}}}, "metrics.a must be a number"),
+        ({"local": f"{LOOPS}:answers", "config": {"answer": {"metrics": 1}}}, "metrics must be a dict"),
+        ({"local": f"{LOOPS}:answers", "config": {"answer": {"steps": 0.5}}}, "steps must be a whole number"),
+        ({"local": f"{LOOPS}:reshapes"}, "must not change the architecture: "),
+        ({"local": f"{LOOPS}:sets"}, "the config is read-only"),
+    ],
+)
+def test_faults_are_one_line(table, words):
+    """Each names the key, the function, the device and the round where there are any."""
+    method = with_loop("fedavg") | table
+    method |= ARGUMENTS.get(method["name"], {})
+    with pytest.raises(EdgesimError) as caught:
+        run(mixed_scenario(method=method))
+    assert words in str(caught.value) and str(caught.value).startswith("method.")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"data": None, "partition": {"name": "sizes", "samples_per_device": 40}, "backend": "null"}, "method.local: "),
+        ({"cost": {"name": "measured", "include": "all"}}, "cost: must be 'measured' without other keys"),
+        ({"selection": {"name": "oort", "count": 2}}, "selection.name: oort needs losses"),
+        ({"failures": {"name": "partial_work", "probability": 0.5}}, "failures.0.name: partial_work ends"),
+    ],
+)
+def test_what_does_not_go_with_a_loop(more, words):
+    """Refused before anything is built."""
+    with pytest.raises(EdgesimError, match=words):
+        run(mixed_scenario(method=with_loop("fedavg"), **more))
+
+
+def test_a_cohort_says_that_it_trains_one_by_one():
+    """Loops cannot be stacked."""
+    simulation = run(mixed_scenario(method=with_loop("fedavg"), backend={"name": "cohort", "workers": 1}))
+    assert any("a loop of the user's own" in line for line in simulation.learner.backend.alone)
+
+
+def test_prices_are_exact():
+    """Amounts a job, a sample and a step are found from three calls; none of them where nothing is trained."""
+    samples, steps = [32.0, 64.0, 48.0], [1.0, 2.0, 2.0]
+    works = [{"flops": 7.0 + 3.0 * n + 5.0 * t} for n, t in zip(samples, steps, strict=True)]
+    price = fitted(samples, steps, works, 0)
+    assert price == LoopPrice({"flops": (7.0, 3.0, 5.0)})
+    assert price.of(np.array([100.0, 0.0]), np.array([4.0, 0.0]))["flops"].tolist() == [327.0, 0.0]
