@@ -20,7 +20,7 @@ from edgesim.cli.app import command_line
 from edgesim.cli.parts import print_devices, print_links
 from edgesim.config import scenario
 from edgesim.config.describe import KeyFacts, PartFacts, describe, keys_of
-from edgesim.config.plugins import PACKAGES, find, places_of, plugins_of
+from edgesim.config.plugins import AROUND, PACKAGES, find, places_of, plugins_of
 from edgesim.core import job
 from edgesim.core.encoding import Encoding
 from edgesim.core.local_sgd import Training
@@ -96,7 +96,14 @@ def _methods() -> str:
 def _kind(kind: str) -> str:
     names = [_MEMBER.get(name, name) for name in places_of(kind)]
     about = f"What a scenario may name as `{kind}`. `edgesim list {kind} NAME` prints the same in a terminal."
-    return "\n".join([f"# {kind}\n", f"{_HEAD}\n{about}\n", *(_part(kind, name) for name in names)])
+    around = AROUND.get(kind)
+    beside = "" if around is None else _beside(around.place.load())
+    return "\n".join([f"# {kind}\n", f"{_HEAD}\n{about}\n", *(_part(kind, name) for name in names), beside])
+
+
+def _beside(cls: type) -> str:
+    """Return the section about keys that tables of a kind may have beside those of their part."""
+    return f"## {cls.__name__}\n\n{escaped(sentence(inspect.getdoc(cls) or ''))}\n\n{_keys(keys_of(cls))}"
 
 
 def _part(kind: str, name: str) -> str:

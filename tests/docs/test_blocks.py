@@ -28,6 +28,7 @@ LEFT_OUT = {
     "docs/howto/look.md": 1,
     "docs/howto/networks.md": 1,
     "docs/howto/objectives.md": 1,
+    "docs/howto/own_loop.md": 2,
     "docs/howto/speed.md": 5,
     "docs/howto/traces.md": 4,
     "docs/tutorial/first_decision.md": 1,

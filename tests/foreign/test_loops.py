@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -12,8 +14,12 @@ from edgesim.config.plugins import find, plugins_of
 from edgesim.core.errors import EdgesimError
 from edgesim.core.method import has_plain_rule
 from edgesim.foreign.loops import LoopPrice, fitted
+from edgesim.runs.assembly import assemble
+from edgesim.runs.cache_identity import facts_of
 from tests.conftest import simulate_null
 from tests.contracts.support import ARGUMENTS, fingerprint, mixed_scenario, results_of, run
+from tests.docs.pages import ROOT, blocks_of
+from tests.sizes import full
 
 LOOPS = "tests.plugins.loops"
 TAKES = {
@@ -79,6 +85,51 @@ def test_the_samples_that_a_loop_returns_weigh_its_update():
     metrics = simulation.tables["metrics"].frame()
     assert metrics.name.unique().tolist() == ["local_loss", "local_round"]
     assert fingerprint(simulation.learner.weights()) != fingerprint(plain.learner.weights())
+
+
+@pytest.mark.parametrize(
+    ("title", "needs"),
+    [("lightning_loop.py", "pytorch_lightning"), ("hugging_face_loop.py", "transformers")],
+)
+@full
+def test_trainers_of_the_page_cost_what_local_sgd_costs(title, needs, tmp_path, monkeypatch):
+    """The loops of docs/howto/own_loop.md run, with the FLOPs of edgesim's own local SGD."""
+    pytest.importorskip(needs)
+    [block] = [each for each in blocks_of(ROOT / "docs" / "howto" / "own_loop.md") if each.title == title]
+    (tmp_path / title).write_text(block.text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    method = {"name": "fedavg", "local": f"{title.removesuffix('.py')}:train"}
+    loop, own = (run(mixed_scenario(method=each, stop={"rounds": 1})) for each in (method, "fedavg"))
+    jobs = [simulation.tables["jobs"].frame() for simulation in (loop, own)]
+    assert jobs[0].flops.tolist() == pytest.approx(jobs[1].flops.tolist(), rel=1e-9)
+    assert loop.tables["metrics"].frame().name.unique().tolist() == ["local_loss"]
+
+
+def test_kinds_of_work_are_priced():
+    """On a board with seconds for each kind of work a loop with a DataLoader costs what local SGD does.
+
+    It has three operations more a job, which draw the order, beside 21 a step.
+    """
+    board = {"fleet": [{"count": 2, "profile": "raspberry_pi_5"}], "stop": {"rounds": 1}}
+    own, loop = (run(mixed_scenario(method=each, **board)) for each in ("fedavg", with_loop("fedavg", "batches")))
+    seconds = [simulation.tables["jobs"].frame().compute_s.tolist() for simulation in (own, loop)]
+    assert seconds[1] == pytest.approx(seconds[0], rel=0.05)
+    assert all(after >= before for before, after in zip(*seconds, strict=True))
+
+
+def test_the_code_of_a_loop_is_part_of_the_identity(tmp_path, monkeypatch):
+    """Cached answers follow from the module of a loop and from what it imports."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "loop_rates.py").write_text("FACTOR = 1.0\n")
+    (tmp_path / "a_loop.py").write_text("import loop_rates\nfrom tests.plugins.loops import plain as train\n")
+    scenario = mixed_scenario(method={"name": "fedavg", "local": "a_loop:train"})
+    first = facts_of(assemble(scenario))
+    assert facts_of(assemble(scenario)) == first
+    for name in ("a_loop", "loop_rates"):
+        del sys.modules[name]
+    (tmp_path / "loop_rates.py").write_text("FACTOR = 2.5\n")
+    importlib.invalidate_caches()
+    assert facts_of(assemble(mixed_scenario(method={"name": "fedavg", "local": "a_loop:train"}))) != first
 
 
 def test_methods_that_take_a_loop():

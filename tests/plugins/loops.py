@@ -47,6 +47,17 @@ def loader(model, data, config):
     return {"samples": 2 * len(data)}
 
 
+def batches(model, data, config):
+    """Train by SGD on a DataLoader that shuffles."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
+    for _ in range(config.epochs):
+        for x, y in DataLoader(data, config.batch, shuffle=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return {"samples": len(data)}
+
+
 def weighed(model, data, config):
     """Train as `plain` does, with another weight on device 5."""
     found = plain(model, data, config)
