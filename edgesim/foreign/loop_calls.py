@@ -100,6 +100,32 @@ class LoopAnswer(NamedTuple):
     steps: int
     metrics: Mapping[str, float]
 
+    @classmethod
+    def read(cls, of: str, returned: Any, samples: int, steps: int) -> LoopAnswer:
+        """Return the answer that a loop returned. `samples`, `steps`: those of the job, where the loop names none.
+
+        `of`: the beginning of the EdgesimError that a wrong answer raises.
+        """
+        if not isinstance(returned, Mapping):
+            raise EdgesimError(f'{of}: must return a dict such as {{"samples": {samples}}}, got {quoted(returned)}')
+        for key in returned:
+            if key not in _KEYS:
+                raise EdgesimError(f"{of}: returned an unknown key {quoted(key)} (allowed: {', '.join(_KEYS)})")
+        weight = _number(f"{of}: samples", returned.get("samples", samples))
+        if not 0 < weight < math.inf:
+            raise EdgesimError(f"{of}: samples must be a number above 0, got {weight:g}")
+        taken = _number(f"{of}: steps", returned.get("steps", steps))
+        if taken < 0 or not taken.is_integer():
+            raise EdgesimError(f"{of}: steps must be a whole number, got {taken:g}")
+        metrics = returned.get("metrics", {})
+        if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+            raise EdgesimError(f"{of}: metrics must be a dict of names and numbers, got {quoted(metrics)}")
+        return cls(
+            int(weight) if weight.is_integer() else weight,
+            int(taken),
+            {name: _number(f"{of}: metrics.{name}", value) for name, value in metrics.items()},
+        )
+
 
 class _Done(NamedTuple):
     answer: LoopAnswer
@@ -180,39 +206,18 @@ def _called(loop: OwnLoop, local: LocalState, local_sgd: LocalSGD, context: Cont
         with all_seeded(key), restored_torch(), counter:
             returned = function(model, data, config)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        place = f" ({where})" if (where := _place(error)) else ""
+        frames, (*_, last) = own_frames(error), traceback.walk_tb(error.__traceback__)
+        # a function of an installed package is no own code
+        place = frames.place if frames else f"{Path(last[0].f_code.co_filename).name}, line {last[1]}"
         fault = f"{type(error).__name__}: {in_short(error)}"
-        raise EdgesimError(f"method.local: {loop.loop} fails on {_job(context)}: {fault}{place}") from error
+        raise EdgesimError(f"method.local: {loop.loop} fails on {_job(context)}: {fault} ({place})") from error
     counted, of = counter.counted(), f"method.local: {loop.loop} on {_job(context)}"
-    answer = _read(of, returned, len(data), counted.steps)
-    _take_back(of, model, local)
+    answer = LoopAnswer.read(of, returned, len(data), counted.steps)
+    take_back(of, model, local)
     work = {**counted.work, "flops": counted.flops, "steps": float(counted.steps)}
     if counted.samples is None:  # no data loader tells how many it gave
         work["samples"] = float(local_sgd.amount(np.array([len(data)]), False)[0][0])
     return _Done(answer, work, counted.memory_bytes)
-
-
-def _read(of: str, returned: Any, samples: int, steps: int) -> LoopAnswer:
-    """Return the answer of a loop. `samples`, `steps`: those of the job, for what the loop does not say."""
-    if not isinstance(returned, Mapping):
-        raise EdgesimError(f'{of}: must return a dict such as {{"samples": {samples}}}, got {quoted(returned)}')
-    for key in returned:
-        if key not in _KEYS:
-            raise EdgesimError(f"{of}: returned an unknown key {quoted(key)} (allowed: {', '.join(_KEYS)})")
-    weight = _number(f"{of}: samples", returned.get("samples", samples))
-    if not 0 < weight < math.inf:
-        raise EdgesimError(f"{of}: samples must be a number above 0, got {weight:g}")
-    taken = _number(f"{of}: steps", returned.get("steps", steps))
-    if taken < 0 or not taken.is_integer():
-        raise EdgesimError(f"{of}: steps must be a whole number, got {taken:g}")
-    metrics = returned.get("metrics", {})
-    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
-        raise EdgesimError(f"{of}: metrics must be a dict of names and numbers, got {quoted(metrics)}")
-    return LoopAnswer(
-        int(weight) if weight.is_integer() else weight,
-        int(taken),
-        {name: _number(f"{of}: metrics.{name}", value) for name, value in metrics.items()},
-    )
 
 
 def _number(of: str, value: Any) -> float:
@@ -223,8 +228,11 @@ def _number(of: str, value: Any) -> float:
     return float(value)
 
 
-def _take_back(of: str, model: nn.Module, local: LocalState) -> None:
-    """Copy the parameters and buffers of a trained network into the weights of a job."""
+def take_back(of: str, model: nn.Module, local: LocalState) -> None:
+    """Copy the parameters and buffers of a trained network into the weights of a job.
+
+    `of`: the beginning of the EdgesimError that is raised if they are not those of the job.
+    """
     floats = {name: value for name, value in model.named_buffers() if value.is_floating_point()}
     for kind, trained in (("params", dict[str, Tensor](model.named_parameters())), ("buffers", floats)):
         held: Mapping[str, Tensor] = local.weights.get(kind, {})
@@ -239,10 +247,3 @@ def _take_back(of: str, model: nn.Module, local: LocalState) -> None:
 
 def _job(context: Context) -> str:
     return f"device {context.device} in round {int(context.task.config.get(ROUND, 0))}"
-
-
-def _place(error: BaseException) -> str:
-    if frames := own_frames(error):
-        return frames.place
-    *_, last = traceback.walk_tb(error.__traceback__)  # own code may be an installed package
-    return f"{Path(last[0].f_code.co_filename).name}, line {last[1]}"

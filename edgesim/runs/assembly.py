@@ -220,7 +220,7 @@ def assemble(
     method, cost = scenario.method.value, scenario.cost.value
     if method.loop:
         assert data is not None and split is not None  # by the rules of `validate`
-        method, cost, cost_profile = _priced_loop(scenario, data, split, network)
+        method, cost, cost_profile = priced_loop(scenario, data, split, network)
     setting = Setting(
         cost_profile=cost_profile,
         cost=cost,
@@ -269,7 +269,7 @@ def assemble(
     )  # fmt: skip
 
 
-def _priced_loop(
+def priced_loop(
     scenario: Scenario, data: Dataset, split: Split, network: Network
 ) -> tuple[Method, CostModel, CostProfile]:
     """Return the method of a scenario with the price of its loop, and the cost model and profile that charge it.

@@ -89,7 +89,7 @@ def test_the_samples_that_a_loop_returns_weigh_its_update():
 
 @pytest.mark.parametrize(
     ("title", "needs"),
-    [("lightning_loop.py", "pytorch_lightning"), ("hugging_face_loop.py", "transformers")],
+    [("my_lightning.py", "pytorch_lightning"), ("my_hugging_face.py", "transformers")],
 )
 @full
 def test_trainers_of_the_page_cost_what_local_sgd_costs(title, needs, tmp_path, monkeypatch):
