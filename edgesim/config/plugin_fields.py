@@ -245,7 +245,7 @@ class PartOf:
         beside = {}  # keys that every table of the kind may have
         if around:
             shape = handler.resolve_ref_schema(handler(adapter_of(around.place.load()).core_schema))
-            beside = shape["properties"]
+            beside = {key: {"type": each["type"]} for key, each in shape["properties"].items()}
         exact = [name for name in known if not name.endswith(":")]
         other = {"type": "string", "pattern": ":"}
         tables = []  # one for each shipped part, with its keys
