@@ -1,1 +1,1 @@
-"""Flower apps under the simulated clock. Nothing here is loaded, and flwr least of all, unless a scenario names one."""
+"""Apps of Flower (flwr), unchanged, under the simulated clock."""

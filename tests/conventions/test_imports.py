@@ -29,6 +29,7 @@ ARROWS: dict[str, set[str]] = {
     # what is made of all that
     "reports": {"core", "files", "records"},
     "foreign": {"config", "core", "files", "learning", "methods"},
+    "flower": {"config", "core", "files", "foreign"},
     "runs": {
         *("config", "core", "engine", "execution", "execution.backends", "files", "foreign", "learning", "methods"),
         *("records", "reports", "world"),
@@ -36,7 +37,6 @@ ARROWS: dict[str, set[str]] = {
     "studies": {"config", "core", "execution", "files", "learning", "records", "reports", "runs"},
     "pytest_plugin": {"core", "reports", "studies"},
     "cost": {"config", "core", "learning"},
-    "flower": set(),
     "cli": {"config", "core", "cost", "execution", "files", "records", "reports", "runs", "studies"},
 }
 ROOTS = {"edgesim", "__main__"}  # edgesim.run, edgesim.load, edgesim.open; and what python -m edgesim starts
@@ -56,6 +56,7 @@ LIBRARIES: dict[str, set[str]] = {
     "pytest": {"pytest_plugin"},
     "optuna": {"studies"},
     "huggingface_hub": {"learning"},
+    "flwr": {"flower"},
 }
 
 TORCH_FREE = {*("core", "files", "config", "world", "engine", "records", "reports"), "pytest_plugin", "edgesim"}
@@ -66,7 +67,7 @@ ALSO_TORCH_FREE = {
     *("edgesim.foreign.loops", "edgesim.learning.server_rows", "edgesim.learning.train.torch_settings"),
     *(f"edgesim.methods.{name}" for name in ("fedavg", "fedpmt", "fedprox", "fedsgd", "fedasync", "feddrop")),
     *(f"edgesim.execution.{name}" for name in ("learner", "pending", "model_store", "processes", "interrupts")),
-    *("edgesim.foreign", "edgesim.foreign.counted"),
+    *("edgesim.foreign", "edgesim.foreign.counted", "edgesim.flower", "edgesim.flower.app"),
     *("edgesim.execution.backends.null", "edgesim.execution.backends.serial"),
     *(f"edgesim.runs.{name}" for name in ("progress", "simulate", "warnings", "network", "fingerprint")),
 }

@@ -1,0 +1,64 @@
+"""Modules of an app's folder, loaded apart from those of other apps and of edgesim.
+
+Two apps may both have a module `task`, and the two parts of one app do not share their modules, as in Flower.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edgesim.files.loaded_code import is_outside
+
+
+class AppModules:
+    """Modules that code of a folder has loaded from there. They are in `sys.modules` only in `entered` blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._prefix = f"{self.folder}/"
+        self._modules: dict[str, ModuleType] = {}
+        paths = list(self.folder.iterdir())
+        self._tops = {path.stem for path in paths if path.suffix == ".py" or (path / "__init__.py").is_file()}
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Import from the folder first, in a block."""
+        hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if self._hides(name)}
+        before = set(sys.modules)
+        sys.modules.update(self._modules)
+        sys.path.insert(0, str(self.folder))
+        try:
+            yield
+        finally:
+            if str(self.folder) in sys.path:
+                sys.path.remove(str(self.folder))
+            new = [(name, module) for name, module in list(sys.modules.items()) if name not in before]
+            self._modules = {name: module for name, module in new if self._owns(module)}
+            for name in self._modules:
+                del sys.modules[name]
+            sys.modules.update(hidden)
+
+    def attribute(self, reference: str) -> Any:
+        """Return the object "package.module:name" of the folder. To be called in an `entered` block."""
+        module, _, path = reference.partition(":")
+        importlib.invalidate_caches()  # the folder may be new
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+        return found
+
+    def _owns(self, module: Any) -> bool:
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            return file.startswith(self._prefix) and "/site-packages/" not in file
+        return any(str(path).startswith(self._prefix) for path in getattr(module, "__path__", ()))
+
+    def _hides(self, name: str) -> bool:
+        """Return whether a loaded module of a script or of another app has the name of one of the folder."""
+        return name in self._modules or (name.partition(".")[0] in self._tops and is_outside(name))

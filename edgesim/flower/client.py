@@ -1,0 +1,242 @@
+"""Device part of a Flower app: its ClientApp answers one message at a time, as in Flower's own simulation."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edgesim.core.app import Call, Called, DeviceCode
+from edgesim.core.task import CountedWork
+from edgesim.files.loaded_code import Unidentified
+from edgesim.flower import compat
+from edgesim.flower.app_modules import AppModules
+from edgesim.flower.app_time import EPOCH_S, ClockOfApp, app_time
+from edgesim.flower.code_digest import digest_of_app
+from edgesim.flower.process_state import exception_line, put_back, seed_all, single_thread
+from edgesim.foreign.counted import Counted, unseen_work
+
+_AGAIN_S = 1.0  # from one signal to the next, as code may catch the first
+
+
+@dataclass(frozen=True)
+class FlowerDevices(DeviceCode):
+    """Device part of a Flower app."""
+
+    folder: Path
+    reference: str  # "package.module:app" of the ClientApp
+    run_id: int
+    node_ids: tuple[int, ...]  # by device
+    run_config: Mapping[str, Any]
+    call_timeout_s: float = inf  # host seconds of a call
+    host_flops_per_s: float | None = None  # FLOPs that a CPU second of this host counts for; None: FLOPs are counted
+    digest: str = ""  # of the app's code when the run began
+
+    def identity(self) -> str:
+        """Return a digest of the app's code, Flower's version and the configuration."""
+        if digest_of_app(self.folder, self.run_config) != self.digest:
+            raise Unidentified(f"{self.folder} has changed since the run began")
+        return self.digest
+
+    def load(self) -> None:
+        """Load the ClientApp in this process, anew. Raises what its code raises, and LoadError if there is none."""
+        _loaded.cache_clear()
+        with put_back():
+            _loaded(self.folder, self.reference, self.digest)
+
+    def call(self, call: Call, state: bytes, seed: int) -> Called:
+        """Answer a message with the ClientApp."""
+        with_torch = "torch" in sys.modules
+        called = self._call(call, state, seed)
+        if not with_torch and "torch" in sys.modules:  # loaded by this call, which nobody has counted or seeded
+            called = self._call(call, state, seed)
+        return called
+
+    def _call(self, call: Call, state: bytes, seed: int) -> Called:
+        message = compat.message_from_bytes(call.content)
+        context = compat.Context(
+            run_id=self.run_id,
+            node_id=self.node_ids[call.device],
+            node_config=compat.node_config(call.device, len(self.node_ids)),
+            state=compat.records_from_bytes(state),
+            run_config=dict(self.run_config),
+        )
+        clock = _DeviceClock()
+        measured = _Measured(self.host_flops_per_s)
+        with put_back(), compat.patched(compat.dates(lambda: EPOCH_S)):
+            try:
+                client = _loaded(self.folder, self.reference, self.digest)
+            except Exception as error:
+                return self._failed(call, message, state, compat.load_error(error), error)
+            seed_all(seed)
+            single_thread()
+            prefix = f"{self.folder}/"
+            with client.modules.entered(), app_time(clock, prefix), _own_interrupts() as interrupted:
+                try:
+                    with _limited(self.call_timeout_s), measured.counting():
+                        reply = client.app(message, context)
+                    state_after = self._checked(reply, context)
+                    content = compat.message_to_bytes(reply)
+                except BaseException as error:
+                    if interrupted():
+                        raise
+                    return self._failed(call, message, state, compat.raised_error(error), error, clock, measured)
+        return Called(content, state_after, measured.work(call, content, clock.slept_s), "", measured.warnings(call))
+
+    def _checked(self, reply: Any, context: Any) -> bytes:
+        """Return the state to keep. Raises what Flower's simulation refuses."""
+        if not isinstance(reply, compat.Message):
+            raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
+        if context.run_config != self.run_config:
+            raise compat.ChangedRunConfig(
+                f"The `run_config` field of the `Context` object cannot be modified (run_id: {self.run_id})."
+            )
+        return compat.records_to_bytes(context.state)
+
+    def _failed(
+        self,
+        call: Call,
+        message: Any,
+        state: bytes,
+        told: Any,
+        error: BaseException,
+        clock: _DeviceClock | None = None,
+        measured: _Measured | None = None,
+    ) -> Called:
+        """Return the outcome of a call whose code raised an exception. The device keeps the state that it had."""
+        content = compat.message_to_bytes(compat.Message(told, reply_to=message))
+        measured = measured or _Measured(None)
+        work = measured.work(call, content, 0.0 if clock is None else clock.slept_s)
+        return Called(content, state, work, exception_line(error, f"{self.folder}/"), ())
+
+
+class _Client(NamedTuple):
+    """A ClientApp with the modules of its folder."""
+
+    modules: AppModules
+    app: Any
+
+
+@cache
+def _loaded(folder: Path, reference: str, digest: str) -> _Client:
+    modules = AppModules(folder)
+    with modules.entered():
+        app = modules.attribute(reference)
+    if not isinstance(app, compat.ClientApp):
+        raise compat.LoadError(f"{reference} is no ClientApp but a {type(app).__name__}")
+    return _Client(modules, app)
+
+
+class _DeviceClock(ClockOfApp):
+    """Host clock that a sleep puts forward."""
+
+    def __init__(self) -> None:
+        self.slept_s = 0.0
+        self._start_s = time.perf_counter()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start_s + self.slept_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+
+
+class _Measured:
+    """Amounts of one call."""
+
+    def __init__(self, host_flops_per_s: float | None) -> None:
+        self._host_flops_per_s = host_flops_per_s
+        self._counted = Counted(0.0, 0, 0, 0, 0, None, 0.0)
+        self._host_s = 0.0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count a block, also if it raises an exception."""
+        start_s = _cpu_s()
+        counter: Any = None
+        if "torch" in sys.modules:
+            from edgesim.foreign.counting import Counter  # which loads torch
+
+            counter = Counter(kinds=True)
+        block: AbstractContextManager[Any] = nullcontext() if counter is None else counter
+        try:
+            with block:
+                yield
+        finally:
+            self._host_s = _cpu_s() - start_s
+            if counter is not None:
+                self._counted = counter.counted()
+
+    def work(self, call: Call, reply: bytes, idle_s: float) -> CountedWork:
+        """Return the price of the call."""
+        down, up = len(call.content), len(reply)
+        if self._host_flops_per_s is not None:
+            flops = self._host_s * self._host_flops_per_s
+            return CountedWork(flops, max(self._counted.memory_bytes, down + up), down, up, idle_s)
+        memory = max(self._counted.memory_bytes, down + up)
+        return CountedWork(self._counted.flops, memory, down, up, idle_s, self._counted.work)
+
+    def warnings(self, call: Call) -> tuple[str, ...]:
+        """Return what is to be said of the counts."""
+        warning = None if self._host_flops_per_s is not None else unseen_work(self._counted, call.trains)
+        return () if warning is None else (warning,)
+
+
+def _cpu_s() -> float:
+    ended = os.times()
+    return time.process_time() + ended.children_user + ended.children_system
+
+
+class CallTimeout(BaseException):
+    """Raised in a call that takes too many seconds of the host."""
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise CallTimeout in a block that takes longer. Only the main thread of a process can be interrupted."""
+    if seconds == inf or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(_number: int, _frame: Any) -> None:
+        raise CallTimeout(f"the call took longer than {seconds:g} s of this host (call_timeout_s)")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[Callable[[], bool]]:
+    """Tell whether Ctrl+C was pressed in a block, and not KeyboardInterrupt raised by its code."""
+    pressed = [False]
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: Any) -> None:
+        pressed[0] = True
+        if callable(before):
+            before(number, frame)
+
+    if callable(before):
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed[0]
+    finally:
+        if callable(before):
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,181 @@
+"""Scores of an app: what its server part evaluates, and means of what its clients report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from math import isfinite
+from typing import Any
+
+from edgesim.core.app import AppClock
+from edgesim.flower import compat
+
+_TEST, _DEVICES = "test", "devices"
+_AROUND = {
+    *("eval", "evaluate", "evaluation", "test", "val", "valid", "validation", "server", "client", "centralized"),
+    *("centralised", "federated", "distributed", "global", "avg", "mean", "average", "aggregated"),
+}
+_NAMES = {"acc": "accuracy", "accuracy": "accuracy", "loss": "loss"}
+_WEIGHT = "num-examples"
+
+
+class Scores:
+    """Notes scores of a run on its clock.
+
+    Split "test" holds what the server part evaluates, or the clients' means where it evaluates nothing itself. In the
+    first case the clients' means are split "devices".
+    """
+
+    def __init__(self, clock: AppClock) -> None:
+        self._clock = clock
+        self._at_server = False
+        self._strategies = 0  # that are running and note the means themselves
+        self._group = ""
+        self._replies: list[Any] = []  # of the group
+        self._samples = 0.0  # of the evaluation whose replies came last
+        self._loss: float | None = None  # that a History got, before the metrics to it
+
+    def seen(self, replies: list[Any]) -> list[Any]:
+        """Look at replies that the app gets, and return them."""
+        evaluated = [reply for reply in replies if _evaluates(reply)]
+        if evaluated:
+            self._samples = sum(_samples(reply.content) for reply in evaluated)
+            if not self._strategies:
+                self._note_means(evaluated)
+        return replies
+
+    def _note_means(self, evaluated: Sequence[Any]) -> None:
+        """Note means over all replies of a round so far."""
+        group = evaluated[-1].metadata.group_id
+        if group != self._group:
+            self._group, self._replies = group, []
+        self._replies += evaluated
+        records = [(_samples(reply.content), _metrics(reply.content)) for reply in self._replies]
+        samples = sum(weight for weight, _ in records)
+        names = set.intersection(*(set(metrics) for _, metrics in records)) - {_WEIGHT}
+        weights = [weight / samples if samples else 1 / len(records) for weight, _ in records]
+        pairs = list(zip(weights, (metrics for _, metrics in records), strict=True))
+        self.clients({name: sum(w * metrics[name] for w, metrics in pairs) for name in sorted(names)}, samples)
+
+    def clients(self, metrics: Mapping[str, Any], samples: float | None = None) -> None:
+        """Note metrics that clients have reported, aggregated."""
+        split = _DEVICES if self._at_server else _TEST
+        self._score(split, metrics, self._samples if samples is None else samples)
+
+    def server(self, metrics: Mapping[str, Any]) -> None:
+        """Note metrics of the server part's own evaluation."""
+        self._at_server = True
+        weight = metrics.get(_WEIGHT)
+        self._score(_TEST, metrics, float(weight) if isinstance(weight, int | float) else 0.0)
+
+    def _score(self, split: str, metrics: Mapping[str, Any], samples: float) -> None:
+        plain = _plain(metrics)
+        scores = {_name(name): value for name, value in plain.items() if _name(name) in _NAMES.values()}
+        others = {name: value for name, value in plain.items() if _name(name) not in _NAMES.values()}
+        others.pop(_WEIGHT, None)
+        if scores:
+            self._clock.score(split, scores, round(samples))
+        self._note(others)
+
+    def _note(self, metrics: Mapping[str, Any]) -> None:
+        if plain := _plain(metrics):
+            self._clock.note(plain)
+
+    def _note_training(self, aggregated: tuple[Any, Mapping[str, Any] | None]) -> None:
+        self._note(aggregated[1] or {})
+
+    def patches(self) -> dict[tuple[Any, str], Any]:
+        """Return what to patch so that strategies and histories of Flower note their scores here."""
+        return {
+            (compat.Strategy, "start"): self._starting(compat.Strategy.start),
+            (compat.History, "add_loss_centralized"): self._before(
+                compat.History.add_loss_centralized, lambda loss: self._keep(loss, True)
+            ),
+            (compat.History, "add_metrics_centralized"): self._before(
+                compat.History.add_metrics_centralized, lambda metrics: self.server(self._with_loss(metrics))
+            ),
+            (compat.History, "add_loss_distributed"): self._before(
+                compat.History.add_loss_distributed, lambda loss: self._keep(loss, False)
+            ),
+            (compat.History, "add_metrics_distributed"): self._before(
+                compat.History.add_metrics_distributed, lambda metrics: self.clients(self._with_loss(metrics))
+            ),
+            (compat.History, "add_metrics_distributed_fit"): self._before(
+                compat.History.add_metrics_distributed_fit, self._note
+            ),
+        }
+
+    def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `Strategy.start` that notes what the strategy aggregates and its `evaluate_fn` returns."""
+
+        @wraps(start)
+        def starting(strategy: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(args) > 6:  # evaluate_fn by its place
+                args, kwargs = args[:6], {**kwargs, "evaluate_fn": args[6]}
+            evaluate = kwargs.get("evaluate_fn")
+            if evaluate is not None:
+                self._at_server = True
+                kwargs["evaluate_fn"] = _after(evaluate, self.server)
+            self._strategies += 1
+            after = {
+                (strategy, "aggregate_train"): _after(strategy.aggregate_train, self._note_training),
+                (strategy, "aggregate_evaluate"): _after(strategy.aggregate_evaluate, self.clients),
+            }
+            try:
+                with compat.patched(after):
+                    return start(strategy, *args, **kwargs)
+            finally:
+                self._strategies -= 1
+
+        return starting
+
+    def _before(self, method: Callable[..., None], noting: Callable[[Any], None]) -> Callable[..., None]:
+        @wraps(method)
+        def noted(history: Any, server_round: int, *args: Any, **kwargs: Any) -> None:
+            noting(*args, *kwargs.values())
+            method(history, server_round, *args, **kwargs)
+
+        return noted
+
+    def _keep(self, loss: float, at_server: bool) -> None:
+        self._loss = loss
+        self._at_server = self._at_server or at_server
+
+    def _with_loss(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        loss, self._loss = self._loss, None
+        return {**({} if loss is None else {"loss": loss}), **(metrics or {})}
+
+
+def _after(function: Callable[..., Any], noting: Callable[[Any], None]) -> Callable[..., Any]:
+    @wraps(function)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        if found is not None:
+            noting(found)
+        return found
+
+    return noted
+
+
+def _evaluates(reply: Any) -> bool:
+    return reply.metadata.message_type.partition(".")[0] == "evaluate" and reply.has_content()
+
+
+def _metrics(records: Any) -> dict[str, float]:
+    return {name: value for record in records.metric_records.values() for name, value in _plain(record).items()}
+
+
+def _samples(records: Any) -> float:
+    return max(_metrics(records).get(_WEIGHT, 0.0), 0.0)
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics that are single finite numbers."""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in numbers.items() if isfinite(value)}
+
+
+def _name(given: str) -> str:
+    """Return "accuracy" or "loss" for a metric that is called so, perhaps with words around; else its name."""
+    words = [word for word in given.lower().replace("-", "_").replace(" ", "_").split("_") if word not in _AROUND]
+    return _NAMES.get(words[0], given) if len(words) == 1 else given

@@ -1,0 +1,33 @@
+"""Server."""
+
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from small.task import network, test
+
+app = ServerApp()
+
+
+def evaluate(server_round, arrays):
+    model = network()
+    model.load_state_dict(arrays.to_torch_state_dict())
+    loss, right, _ = test(model, 99)
+    return MetricRecord({"loss": loss, "accuracy": right, "spread": 0.5})
+
+
+@app.main()
+def main(grid: Grid, context: Context):
+    torch.manual_seed(1)
+    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=1.0, min_available_nodes=3)
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(network().state_dict()),
+        num_rounds=context.run_config["rounds"],
+        evaluate_fn=evaluate if context.run_config["server-evaluates"] else None,
+    )
+    if folder := context.run_config.get("folder"):
+        torch.save(result.arrays.to_torch_state_dict(), Path(folder) / "final.pt")
