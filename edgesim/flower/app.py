@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,6 +16,8 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.files.reading import in_short, quoted
 
+_OLDEST = (1, 38)  # version of flwr
+_NEEDED = 'app.name = "flower" needs flwr >= 1.38; pip install "edgesim[flower]"'
 _NODES, _RUN, _SERVER = range(3)  # streams below the key of a run
 
 
@@ -47,7 +50,10 @@ class FlowerApp(App):
 
         Raises ConfigError if flwr is missing or the app cannot be loaded.
         """
-        from edgesim.flower.server import opened  # which loads flwr
+        try:
+            from edgesim.flower.server import opened  # which loads flwr
+        except ImportError as error:
+            raise ConfigError(f"{_NEEDED} (this version lacks or needs: {error})") from error
 
         run_id = _wire_id(next(key.at(_RUN).words()))
         node_ids = tuple(map(_wire_id, islice(key.at(_NODES).words(), devices)))
@@ -62,6 +68,7 @@ class FlowerApp(App):
         )
 
     def _found(self) -> AppFolder:
+        _check_flower()
         if self.call_timeout_s <= 0:
             raise ConfigError(f"app.call_timeout_s: must be above 0, got {self.call_timeout_s:g}")
         if self.host_flops_per_s <= 0:
@@ -79,6 +86,16 @@ class FlowerApp(App):
 
 
 PLUGINS = {"flower": FlowerApp}
+
+
+def _check_flower() -> None:
+    """Raise ConfigError unless a supported version of flwr is installed."""
+    try:
+        found = version("flwr")
+    except PackageNotFoundError as error:
+        raise ConfigError(_NEEDED) from error
+    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
+        raise ConfigError(f"{_NEEDED} (found: {found})")
 
 
 def _wire_id(word: int) -> int:

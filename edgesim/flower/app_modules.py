@@ -13,7 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from edgesim.core.errors import ConfigError
 from edgesim.files.loaded_code import is_outside
+from edgesim.flower.process_state import exception_line
 
 
 class AppModules:
@@ -44,13 +46,24 @@ class AppModules:
                 del sys.modules[name]
             sys.modules.update(hidden)
 
-    def attribute(self, reference: str) -> Any:
-        """Return the object "package.module:name" of the folder. To be called in an `entered` block."""
+    def attribute(self, reference: str, kind: type[Any]) -> Any:
+        """Return the object "package.module:name" of the folder, of class `kind`. To be called in an `entered` block.
+
+        Raises ConfigError if there is none, or if code of the folder raises an exception.
+        """
         module, _, path = reference.partition(":")
         importlib.invalidate_caches()  # the folder may be new
-        found: Any = importlib.import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
+        try:
+            found: Any = importlib.import_module(module)
+            for name in path.split("."):
+                found = getattr(found, name)
+        except (Exception, SystemExit) as error:
+            line = exception_line(error, self._prefix)
+            raise ConfigError(f"app.path: {reference} in {self.folder} cannot be loaded: {line}") from error
+        if not isinstance(found, kind):
+            raise ConfigError(
+                f"app.path: {reference} in {self.folder} is no {kind.__name__}, but a {type(found).__name__}"
+            )
         return found
 
     def _owns(self, module: Any) -> bool:

@@ -48,75 +48,62 @@ class FlowerDevices(DeviceCode):
         return self.digest
 
     def load(self) -> None:
-        """Load the ClientApp in this process, anew. Raises what its code raises, and LoadError if there is none."""
+        """Load the ClientApp in this process, anew. Raises ConfigError if that fails."""
         _loaded.cache_clear()
         with put_back():
-            _loaded(self.folder, self.reference, self.digest)
+            self._client()
 
     def call(self, call: Call, state: bytes, seed: int) -> Called:
         """Answer a message with the ClientApp."""
         with_torch = "torch" in sys.modules
         called = self._call(call, state, seed)
-        if not with_torch and "torch" in sys.modules:  # loaded by this call, which nobody has counted or seeded
+        if not with_torch and "torch" in sys.modules:  # loaded by this call, so that nothing was counted or seeded
             called = self._call(call, state, seed)
         return called
 
     def _call(self, call: Call, state: bytes, seed: int) -> Called:
         message = compat.message_from_bytes(call.content)
-        context = compat.Context(
+        clock, measured = _DeviceClock(), _Measured(self.host_flops_per_s)
+        with put_back(), compat.patched(compat.dates(lambda: EPOCH_S)), _own_interrupts() as interrupted:
+            try:
+                content, kept = self._answer(message, self._context(call.device, state), seed, clock, measured)
+                failure, warnings = "", measured.warnings(call)
+            except BaseException as error:  # SystemExit and KeyboardInterrupt of the app's code too
+                if interrupted():
+                    raise
+                content, kept = compat.message_to_bytes(compat.Message(compat.told(error), reply_to=message)), state
+                failure, warnings = exception_line(error, f"{self.folder}/"), ()
+        return Called(content, kept, measured.work(call, content, clock.slept_s), failure, warnings)
+
+    def _answer(
+        self, message: Any, context: Any, seed: int, clock: _DeviceClock, measured: _Measured
+    ) -> tuple[bytes, bytes]:
+        """Return the serialised reply of the ClientApp, and the state to keep. Raises what Flower does not accept."""
+        client = self._client()
+        seed_all(seed)
+        single_thread()
+        with client.modules.entered(), app_time(clock, f"{self.folder}/"):
+            with _limited(self.call_timeout_s), measured.counting():
+                reply = client.app(message, context)
+            if not isinstance(reply, compat.Message):
+                raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
+            if context.run_config != self.run_config:
+                raise compat.ChangedRunConfig(
+                    f"The `run_config` field of the `Context` object cannot be modified (run_id: {self.run_id})."
+                )
+            return compat.message_to_bytes(reply), compat.records_to_bytes(context.state)
+
+    def _context(self, device: int, state: bytes) -> Any:
+        return compat.Context(
             run_id=self.run_id,
-            node_id=self.node_ids[call.device],
-            node_config=compat.node_config(call.device, len(self.node_ids)),
+            node_id=self.node_ids[device],
+            node_config=compat.node_config(device, len(self.node_ids)),
             state=compat.records_from_bytes(state),
             run_config=dict(self.run_config),
         )
-        clock = _DeviceClock()
-        measured = _Measured(self.host_flops_per_s)
-        with put_back(), compat.patched(compat.dates(lambda: EPOCH_S)):
-            try:
-                client = _loaded(self.folder, self.reference, self.digest)
-            except Exception as error:
-                return self._failed(call, message, state, compat.load_error(error), error)
-            seed_all(seed)
-            single_thread()
-            prefix = f"{self.folder}/"
-            with client.modules.entered(), app_time(clock, prefix), _own_interrupts() as interrupted:
-                try:
-                    with _limited(self.call_timeout_s), measured.counting():
-                        reply = client.app(message, context)
-                    state_after = self._checked(reply, context)
-                    content = compat.message_to_bytes(reply)
-                except BaseException as error:
-                    if interrupted():
-                        raise
-                    return self._failed(call, message, state, compat.raised_error(error), error, clock, measured)
-        return Called(content, state_after, measured.work(call, content, clock.slept_s), "", measured.warnings(call))
 
-    def _checked(self, reply: Any, context: Any) -> bytes:
-        """Return the state to keep. Raises what Flower's simulation refuses."""
-        if not isinstance(reply, compat.Message):
-            raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
-        if context.run_config != self.run_config:
-            raise compat.ChangedRunConfig(
-                f"The `run_config` field of the `Context` object cannot be modified (run_id: {self.run_id})."
-            )
-        return compat.records_to_bytes(context.state)
-
-    def _failed(
-        self,
-        call: Call,
-        message: Any,
-        state: bytes,
-        told: Any,
-        error: BaseException,
-        clock: _DeviceClock | None = None,
-        measured: _Measured | None = None,
-    ) -> Called:
-        """Return the outcome of a call whose code raised an exception. The device keeps the state that it had."""
-        content = compat.message_to_bytes(compat.Message(told, reply_to=message))
-        measured = measured or _Measured(None)
-        work = measured.work(call, content, 0.0 if clock is None else clock.slept_s)
-        return Called(content, state, work, exception_line(error, f"{self.folder}/"), ())
+    def _client(self) -> _Client:
+        return _loaded(self.folder, self.reference, self.digest)
 
 
 class _Client(NamedTuple):
@@ -130,10 +117,7 @@ class _Client(NamedTuple):
 def _loaded(folder: Path, reference: str, digest: str) -> _Client:
     modules = AppModules(folder)
     with modules.entered():
-        app = modules.attribute(reference)
-    if not isinstance(app, compat.ClientApp):
-        raise compat.LoadError(f"{reference} is no ClientApp but a {type(app).__name__}")
-    return _Client(modules, app)
+        return _Client(modules, modules.attribute(reference, compat.ClientApp))
 
 
 class _DeviceClock(ClockOfApp):
@@ -144,9 +128,11 @@ class _DeviceClock(ClockOfApp):
         self._start_s = time.perf_counter()
 
     def seconds(self) -> float:
+        """Return seconds of the host since the start, and of sleep."""
         return time.perf_counter() - self._start_s + self.slept_s
 
     def sleep(self, seconds: float) -> None:
+        """Count seconds of sleep."""
         self.slept_s += seconds
 
 

@@ -1,6 +1,7 @@
 """All that edgesim uses of Flower. No other module imports flwr, names its private modules or depends on its version.
 
-Supported versions: 1.38 and later. Importing this module raises ConfigError where flwr is missing or older.
+Supported versions: 1.38 and later (`edgesim.flower.app` says so). Importing this module raises ImportError where flwr
+is missing, or where it has moved a name.
 """
 
 from __future__ import annotations
@@ -10,63 +11,45 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import flwr
+from flwr import app as _app
+from flwr.app.message import message as _message_module
+from flwr.clientapp import ClientApp as ClientApp
+from flwr.clientapp.client_app import ClientAppException as _ClientAppException
+from flwr.clientapp.client_app import LoadClientAppError as _LoadClientAppError
+from flwr.common import serde as _serde
+from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY, SUPERLINK_NODE_ID
+from flwr.common.constant import ErrorCode as ErrorCode
+from flwr.common.serde_utils import metadata_to_proto as _metadata_to_proto
+from flwr.compat.common import recorddict_compat as _legacy_records
+from flwr.proto.message_pb2 import Message as _ProtoMessage
+from flwr.proto.recorddict_pb2 import RecordDict as _ProtoRecordDict
+from flwr.server import server as _server_module
+from flwr.server.compat import app as _grid_app
+from flwr.server.compat import app_utils as _client_managers
+from flwr.server.compat.grid_client_proxy import GridClientProxy as GridClientProxy
+from flwr.server.history import History as History
+from flwr.server.superlink.linkstate import utils as _superlink
+from flwr.server.workflow import default_workflows as _workflows
+from flwr.serverapp import Grid as Grid
+from flwr.serverapp import ServerApp as ServerApp
+from flwr.serverapp.strategy import Strategy as Strategy
+from flwr.serverapp.strategy import strategy_utils as _strategy_utils
+from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
+from flwr.supercore.run import Run as Run
+from flwr.supercore.task_identity import TaskIdentity as _TaskIdentity
+
 from edgesim.core.errors import ConfigError
-
-OLDEST = (1, 38)
-_NEEDED = 'app.name = "flower" needs flwr >= 1.38; pip install "edgesim[flower]"'
-
-
-def _found_version() -> str:
-    """Return the version of flwr. Raises ConfigError if it is missing or too old."""
-    try:
-        found = version("flwr")
-    except PackageNotFoundError as error:
-        raise ConfigError(_NEEDED) from error
-    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
-        raise ConfigError(f"{_NEEDED} (found: {found})")
-    return found
-
-
-VERSION = _found_version()
-try:
-    import flwr
-    from flwr import app as _app
-    from flwr.app.message import message as _message_module
-    from flwr.clientapp import ClientApp as ClientApp
-    from flwr.clientapp.client_app import ClientAppException as _ClientAppException
-    from flwr.clientapp.client_app import LoadClientAppError as _LoadClientAppError
-    from flwr.common import serde as _serde
-    from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY, SUPERLINK_NODE_ID
-    from flwr.common.constant import ErrorCode as ErrorCode
-    from flwr.common.serde_utils import metadata_to_proto as _metadata_to_proto
-    from flwr.compat.common import recorddict_compat as _legacy_records
-    from flwr.proto.message_pb2 import Message as _ProtoMessage
-    from flwr.proto.recorddict_pb2 import RecordDict as _ProtoRecordDict
-    from flwr.server import server as _server_module
-    from flwr.server.compat import app as _grid_app
-    from flwr.server.compat import app_utils as _client_managers
-    from flwr.server.compat.grid_client_proxy import GridClientProxy as GridClientProxy
-    from flwr.server.history import History as History
-    from flwr.server.superlink.linkstate import utils as _superlink
-    from flwr.server.workflow import default_workflows as _workflows
-    from flwr.serverapp import Grid as Grid
-    from flwr.serverapp import ServerApp as ServerApp
-    from flwr.serverapp.strategy import Strategy as Strategy
-    from flwr.serverapp.strategy import strategy_utils as _strategy_utils
-    from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
-    from flwr.supercore.run import Run as Run
-    from flwr.supercore.task_identity import TaskIdentity as _TaskIdentity
-except ImportError as error:
-    raise ConfigError(f"{_NEEDED} (flwr {VERSION} lacks or needs: {error})") from error
 
 Message, Context, RecordDict, ConfigRecord, MetricRecord = (
     *(_app.Message, _app.Context, _app.RecordDict, _app.ConfigRecord, _app.MetricRecord),
 )
-Error, Metadata, LoadError = _app.Error, _app.Metadata, _LoadClientAppError
+Error, Metadata = _app.Error, _app.Metadata
+VERSION = version("flwr")
 _FOLDER = Path(flwr.__file__).parent
 # Code of Flower's server side whose waiting is an app's waiting.
 WAITING_FOLDERS = (f"{_FOLDER}/serverapp/", f"{_FOLDER}/server/strategy/", f"{_FOLDER}/server/workflow/")
@@ -129,13 +112,10 @@ class ChangedRunConfig(ValueError):
     """Raised if a ClientApp has changed the run_config of its context."""
 
 
-def load_error(error: Exception) -> Any:
-    """Return the Error that Flower's simulation sends if a ClientApp cannot be loaded."""
-    return Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"{type(error)}:<'{error}'>")
-
-
-def raised_error(error: BaseException) -> Any:
-    """Return the Error that Flower's simulation sends if a ClientApp raises an exception."""
+def told(error: BaseException) -> Any:
+    """Return the Error that Flower's simulation sends if a ClientApp raises an exception or cannot be loaded."""
+    if isinstance(error, ConfigError):
+        return Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"{_LoadClientAppError}:<'{error}'>")
     if isinstance(error, ChangedRunConfig):
         return Error(ErrorCode.UNKNOWN, f"{ValueError}:<'{error}'>")
     said = _ClientAppException(str(error))

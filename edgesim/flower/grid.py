@@ -27,9 +27,11 @@ class ServerClock(ClockOfApp):
         self._clock, self._away = clock, away
 
     def seconds(self) -> float:
+        """Return simulated seconds."""
         return self._clock.now_s
 
     def sleep(self, seconds: float) -> None:
+        """Let simulated time pass."""
         with self._away():
             self._clock.sleep(seconds)
 

@@ -8,7 +8,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,10 @@ def single_thread() -> None:
 @contextmanager
 def put_back() -> Iterator[None]:
     """Restore generators, settings of torch, folder, environment, warnings and logging after a block."""
-    restore = [*_generators(), *_torch_settings(), *_surroundings()]
-    with warnings.catch_warnings():
-        try:
-            yield
-        finally:
-            for one in reversed(restore):
-                with suppress(OSError):  # such as a working folder that is gone
-                    one()
+    with warnings.catch_warnings(), ExitStack() as stack:
+        for one in (*_generators(), *_torch_settings(), *_surroundings()):
+            stack.callback(one)
+        yield
 
 
 class Generators:
@@ -125,7 +121,11 @@ def _surroundings() -> list[Callable[[], None]]:
         sys.setrecursionlimit(recursion)
         sys.stdout, sys.stderr = streams
 
-    return [lambda: os.chdir(folder), environment_back, logging_back, python_back]
+    def folder_back() -> None:
+        with suppress(OSError):  # it is gone
+            os.chdir(folder)
+
+    return [folder_back, environment_back, logging_back, python_back]
 
 
 def exception_line(error: BaseException, prefix: str) -> str:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from edgesim.core.app import AppClock, DeviceCode
-from edgesim.core.errors import ConfigError
+from edgesim.core.errors import EdgesimError
 from edgesim.flower import compat
 from edgesim.flower.app import AppFolder
 from edgesim.flower.app_modules import AppModules
@@ -47,12 +47,8 @@ def opened(
         digest_of_app(app.folder, app.config),
     )
     part = _ServerPart(app, seed)
-    for reference, load in ((app.serverapp, part.load), (app.clientapp, devices.load)):
-        try:
-            load()
-        except (Exception, SystemExit) as error:
-            line = exception_line(error, f"{app.folder}/")
-            raise ConfigError(f"app.path: {reference} in {app.folder} cannot be loaded: {line}") from error
+    part.load()
+    devices.load()
 
     def serve(clock: AppClock) -> None:
         part.run(clock, compat.new_run(run_id, overrides), node_ids)
@@ -71,22 +67,20 @@ class _ServerPart:
         self._inside = ExitStack()
 
     def load(self) -> None:
-        """Load the ServerApp. Raises what its code raises."""
+        """Load the ServerApp. Raises ConfigError if that fails."""
         with_torch = "torch" in sys.modules
         self._load()
         if not with_torch and "torch" in sys.modules:  # its generator was not seeded
             self._load()
-        if not isinstance(self._server_app, compat.ServerApp):
-            raise compat.LoadError(f"it is no ServerApp but a {type(self._server_app).__name__}")
 
     def _load(self) -> None:
         self._modules = AppModules(self._app.folder)
         with put_back(), app_time(_Start(), *self._folders), self._modules.entered():
             seed_all(self._seed)
-            self._server_app = self._modules.attribute(self._app.serverapp)
+            self._server_app = self._modules.attribute(self._app.serverapp, compat.ServerApp)
 
     def run(self, clock: AppClock, run: Any, node_ids: Sequence[int]) -> None:
-        """Run the ServerApp until its end. Raises what its code raises."""
+        """Run the ServerApp until its end. Raises EdgesimError, in one line, if its code raises an exception."""
         scores, warned = Scores(clock), set[str]()
         app_clock = ServerClock(clock, self._away)
         self._clock: ClockOfApp = app_clock
@@ -116,6 +110,10 @@ class _ServerPart:
             self._enter()
             try:
                 self._server_app(grid=grid, context=context)
+            except (Exception, SystemExit) as error:
+                if not isinstance(error, SystemExit) or error.code:
+                    line = exception_line(error, f"{self._app.folder}/")
+                    raise EdgesimError(f"the server part of the app failed at {clock.now_s:g} s: {line}") from error
             finally:
                 self._inside.close()
 

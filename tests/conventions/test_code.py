@@ -87,6 +87,12 @@ def test_no_global_randomness():
     assert calls(r"^torch\.(manual_seed|seed|cuda\.manual_seed\w*|random\.)", seeding) == []
     assert calls(r"\.spawn$") == []
     assert imports(r"random|secrets|uuid|numpy\.random(\..*)?", seeding) == []
+    around_apps = "edgesim.flower.process_state"  # whose code draws from them
+    seeding = ("edgesim.learning.models.seeding", around_apps)
+    assert calls(r"^(np|numpy)\.random\.(?!Generator$)", "edgesim.core.rng", around_apps) == []
+    assert calls(r"^torch\.(manual_seed|seed|cuda\.manual_seed\w*|random\.)", *seeding) == []
+    assert calls(r"\.spawn$") == []
+    assert imports(r"random|secrets|uuid|numpy\.random(\..*)?", around_apps) == []
     draws = {f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")}
     unkeyed = [
         source.at(node)
@@ -103,6 +109,7 @@ def test_no_wall_clock():
     allowed += ["files.loaded_code", "files.code_identity"]  # when files were changed
     allowed += ["execution.result_cache", "cli.run", "cli.parts", "records.lock"]
     allowed += ["execution.ray_cluster"]  # how long a cluster has been silent
+    allowed += [f"flower.{name}" for name in ("app_time", "client", "compat")]  # time as apps see it, and their seconds
     allowed += ["foreign.counting"]  # processor seconds of users' code
     assert imports(r"(time|datetime)(\..*)?", *(f"edgesim.{name}" for name in allowed)) == []
 
