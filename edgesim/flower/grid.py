@@ -17,6 +17,7 @@ from edgesim.flower.scores import Scores
 
 # Keys of configurations that name a round. They do not change the price of a call.
 _ROUND_KEYS = {"round", "server_round", "current_round", "rnd", "epoch_global", "timestamp"}
+_ROUND = "server-round"  # key of strategies of the newer API, which have no groups
 _EXPIRED = "expired"
 
 
@@ -57,6 +58,7 @@ class SimulatedGrid(compat.Grid):
         self._devices = {node_id: device for device, node_id in enumerate(node_ids)}
         self._sent: dict[str, tuple[int, Any]] = {}  # id of a message -> its number and metadata, until it is pulled
         self._ids: list[str] = []  # by number
+        self._trainings = 0  # batches of messages that train
         self._sent_to = [0] * len(self._node_ids)
         self._arrived: dict[int, Reply] = {}  # answers that have not been pulled, by number
         self._empty_at_s = -inf  # time of the last pull without messages
@@ -86,6 +88,8 @@ class SimulatedGrid(compat.Grid):
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
         """Send messages now; return their ids. Messages to unknown nodes are not sent, as Flower does."""
         self._check_thread()
+        messages = list(messages)
+        self._trainings += any(_trains(message) for message in messages)
         serialised: dict[int, tuple[Any, bytes]] = {}  # one for all receivers of the same records
         calls = []
         for message in messages:
@@ -158,9 +162,9 @@ class SimulatedGrid(compat.Grid):
             number,
             device,
             kind,
-            message.metadata.group_id,
+            message.metadata.group_id or _round_of(message.content) or str(self._trainings),
             header + content,
-            trains=kind.partition(".")[0] == "train",
+            trains=_trains(message),
             signature=_signature(message.content),
             expires_s=self._clock.now_s + ttl,
         )
@@ -202,6 +206,15 @@ class SimulatedGrid(compat.Grid):
             raise EdgesimError(
                 "the Grid was called from a thread of the app's own; call it only from the function of the ServerApp"
             )
+
+
+def _trains(message: Any) -> bool:
+    return message.metadata.message_type.partition(".")[0] == "train"
+
+
+def _round_of(records: Any) -> str:
+    """Return the round that strategies of Flower name in a configuration; "" if there is none."""
+    return str(next((record[_ROUND] for record in records.config_records.values() if _ROUND in record), ""))
 
 
 def _signature(records: Any) -> str:

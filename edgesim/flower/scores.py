@@ -16,7 +16,8 @@ _AROUND = {
     *("centralised", "federated", "distributed", "global", "avg", "mean", "average", "aggregated"),
 }
 _NAMES = {"acc": "accuracy", "accuracy": "accuracy", "loss": "loss"}
-_WEIGHT = "num-examples"
+_WEIGHTS = ("num-examples", "num_examples")  # names of the weight of a reply, the newer API's first
+_LEGACY = "evaluateres."  # before names of records of the older API, whose History gets the means
 
 
 class Scores:
@@ -40,8 +41,9 @@ class Scores:
         evaluated = [reply for reply in replies if _evaluates(reply)]
         if evaluated:
             self._samples = sum(_samples(reply.content) for reply in evaluated)
-            if not self._strategies:
-                self._note_means(evaluated)
+            own = [reply for reply in evaluated if not any(name.startswith(_LEGACY) for name in reply.content)]
+            if own and not self._strategies:
+                self._note_means(own)
         return replies
 
     def _note_means(self, evaluated: Sequence[Any]) -> None:
@@ -52,7 +54,7 @@ class Scores:
         self._replies += evaluated
         records = [(_samples(reply.content), _metrics(reply.content)) for reply in self._replies]
         samples = sum(weight for weight, _ in records)
-        names = set.intersection(*(set(metrics) for _, metrics in records)) - {_WEIGHT}
+        names = set.intersection(*(set(metrics) for _, metrics in records)).difference(_WEIGHTS)
         weights = [weight / samples if samples else 1 / len(records) for weight, _ in records]
         pairs = list(zip(weights, (metrics for _, metrics in records), strict=True))
         self.clients({name: sum(w * metrics[name] for w, metrics in pairs) for name in sorted(names)}, samples)
@@ -65,14 +67,12 @@ class Scores:
     def server(self, metrics: Mapping[str, Any]) -> None:
         """Note metrics of the server part's own evaluation."""
         self._at_server = True
-        weight = metrics.get(_WEIGHT)
-        self._score(_TEST, metrics, float(weight) if isinstance(weight, int | float) else 0.0)
+        self._score(_TEST, metrics, _weight(_plain(metrics)))
 
     def _score(self, split: str, metrics: Mapping[str, Any], samples: float) -> None:
         plain = _plain(metrics)
         scores = {_name(name): value for name, value in plain.items() if _name(name) in _NAMES.values()}
-        others = {name: value for name, value in plain.items() if _name(name) not in _NAMES.values()}
-        others.pop(_WEIGHT, None)
+        others = {name: value for name, value in plain.items() if _name(name) not in {*_NAMES.values(), *_WEIGHTS}}
         if scores:
             self._clock.score(split, scores, round(samples))
         self._note(others)
@@ -166,7 +166,11 @@ def _metrics(records: Any) -> dict[str, float]:
 
 
 def _samples(records: Any) -> float:
-    return max(_metrics(records).get(_WEIGHT, 0.0), 0.0)
+    return _weight(_metrics(records))
+
+
+def _weight(metrics: Mapping[str, float]) -> float:
+    return max(next((metrics[name] for name in _WEIGHTS if name in metrics), 0.0), 0.0)
 
 
 def _plain(metrics: Mapping[str, Any]) -> dict[str, float]:
