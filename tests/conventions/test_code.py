@@ -82,17 +82,11 @@ def test_gradients_are_taken_in_one_module():
 
 def test_no_global_randomness():
     """Draws come from keyed streams: no module-level generator of NumPy, Python or torch, no counted spawns."""
-    seeding = "edgesim.learning.models.seeding"  # for users' code, which draws from them
-    assert calls(r"^(np|numpy)\.random\.(?!Generator$)", "edgesim.core.rng", seeding) == []
-    assert calls(r"^torch\.(manual_seed|seed|cuda\.manual_seed\w*|random\.)", seeding) == []
+    around_apps, seeding = "edgesim.flower.process_state", "edgesim.learning.models.seeding"  # users' code draws
+    assert calls(r"^(np|numpy)\.random\.(?!Generator$)", "edgesim.core.rng", seeding, around_apps) == []
+    assert calls(r"^torch\.(manual_seed|seed|cuda\.manual_seed\w*|random\.)", seeding, around_apps) == []
     assert calls(r"\.spawn$") == []
-    assert imports(r"random|secrets|uuid|numpy\.random(\..*)?", seeding) == []
-    around_apps = "edgesim.flower.process_state"  # whose code draws from them
-    seeding = ("edgesim.learning.models.seeding", around_apps)
-    assert calls(r"^(np|numpy)\.random\.(?!Generator$)", "edgesim.core.rng", around_apps) == []
-    assert calls(r"^torch\.(manual_seed|seed|cuda\.manual_seed\w*|random\.)", *seeding) == []
-    assert calls(r"\.spawn$") == []
-    assert imports(r"random|secrets|uuid|numpy\.random(\..*)?", around_apps) == []
+    assert imports(r"random|secrets|uuid|numpy\.random(\..*)?", seeding, around_apps) == []
     draws = {f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")}
     unkeyed = [
         source.at(node)
