@@ -255,8 +255,11 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, op: _Operation, func: Any, args: Any, result: Any, read: list[Tensor], made: list[Tensor]
     ) -> None:
         try:
-            nbytes = sum([each.nbytes for each in {id(each): each for each in read}.values()])
-            nbytes += sum([each.nbytes for each in {id(each): each for each in made}.values()])
+            nbytes = sum([each.nbytes for each in {id(each): each for each in made}.values()])
+            if op.picks:  # it reads the rows that it picks, and not all that there are
+                nbytes *= 2
+            else:
+                nbytes += sum([each.nbytes for each in {id(each): each for each in read}.values()])
         except RuntimeError:  # a sparse tensor does not say
             nbytes = 0
         work = self.work

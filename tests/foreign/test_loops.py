@@ -151,7 +151,7 @@ def test_methods_that_take_a_loop():
         ({"name": "feddrop"}, "method.local: devices of FedDrop do other work than one training of the whole network"),
         ({"local": "nowhere"}, "method.local: must be package.module:function, got 'nowhere'"),
         ({"local": f"{LOOPS}:missing"}, "method.local: cannot import"),
-        ({"local": f"{LOOPS}:LIMIT"}, "must be a function(model, data, config), found 3"),
+        ({"local": f"{LOOPS}:LIMIT"}, "must be a function or class, found 3"),
         ({"local": f"{LOOPS}:two"}, "must be a function(model, data, config), found two(model, data)"),
         ({"config": {"lr": 1.0}}, "method.config: lr is an entry that edgesim sets itself"),
         ({"local": f"{LOOPS}:early"}, "tests.plugins.loops:early on device 0 in round 0 did "),
