@@ -72,7 +72,7 @@ class Counter:
             _process.release()
 
     def counted(self) -> Counted:
-        """Return what was counted so far."""
+        """Return the amounts counted so far."""
         mode = self._mode
         sizes = [size for size in mode.loaded if size is not None]
         samples = sum(sizes) if mode.loaded and len(sizes) == len(mode.loaded) else None
@@ -130,12 +130,66 @@ def _cpu_s() -> float:
 
 
 class _Here(local):
-    """Dispatch modes of the counters that count in this thread."""
+    """Counters that count in this thread, by their dispatch modes, and what optimisers and data loaders tell them."""
 
     counting: tuple[_Counting, ...] = ()
 
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Note a step, and return its arguments with a closure that counts as if it were outside of the step."""
+        if not self.counting:
+            return None
+        for mode in self.counting:
+            mode.step_begins(optimizer)
+        me, *rest = args
+        if rest and callable(rest[0]):
+            rest[0] = self._outside_steps(rest[0])
+        elif callable(kwargs.get("closure")):
+            kwargs = {**kwargs, "closure": self._outside_steps(kwargs["closure"])}
+        return (me, *rest), kwargs
+
+    def after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Count a step."""
+        for mode in self.counting:
+            mode.step_ends(optimizer)
+
+    def next_batch(self, loader: Any, following: Callable[[Any], Any]) -> Any:
+        """Return the next batch of a data loader, and count its samples."""
+        counting = tuple(mode for mode in self.counting if not mode.loading)  # not of a loader inside a data set
+        for mode in counting:
+            mode.loading = True
+        try:
+            batch = following(loader)
+        finally:
+            for mode in counting:
+                mode.loading = False
+        parts = tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch) if counting else ()
+        size = next((len(each) for each in parts if isinstance(each, Tensor) and each.ndim), None)
+        for mode in counting:
+            mode.loaded.append(size)
+        return batch
+
+    def _outside_steps(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        @wraps(closure)
+        def outside() -> Any:
+            with ExitStack() as stack:
+                for mode in self.counting:
+                    stack.enter_context(mode.outside_steps())
+                return closure()
+
+        return outside
+
 
 _here = _Here()
+
+
+@cache
+def _watch() -> None:
+    """Let every optimiser and data loader of the process report to the counters of its thread, from now on."""
+    register_optimizer_step_pre_hook(lambda *step: _here.before_step(*step))
+    register_optimizer_step_post_hook(lambda *step: _here.after_step(*step))
+    loading = cast("Any", dataloader._BaseDataLoaderIter)
+    following = loading.__next__
+    loading.__next__ = wraps(following)(lambda loader: _here.next_batch(loader, following))
 
 
 class _Operation(NamedTuple):
@@ -243,7 +297,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             if not op.by_shape:
                 return formula(*args, **kwargs, out_val=result)
-            key = (func, *[each.shape if isinstance(each, Tensor) else _hashable(each) for each in args])
+            plain = [tuple(each) if isinstance(each, list) else each for each in args]
+            key = (func, *[each.shape if isinstance(each, Tensor) else each for each in plain])
             found = self._known.get(key)
             if found is None:
                 found = self._known[key] = formula(*args, **kwargs, out_val=result)
@@ -331,10 +386,6 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.stepping = stepping
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
     found = []
     for value in values:
@@ -343,65 +394,3 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
         elif isinstance(value, list | tuple):
             found += [each for each in value if isinstance(each, Tensor)]
     return found
-
-
-# --- optimisers and data loaders ------------------------------------------------------------------------------------
-
-
-@cache
-def _watch() -> None:
-    """Let every optimiser and data loader of the process report to the counters of its thread, from now on."""
-    register_optimizer_step_pre_hook(_before_step)
-    register_optimizer_step_post_hook(_after_step)
-    loading = cast("Any", dataloader._BaseDataLoaderIter)
-    loading.__next__ = _counted_next(loading.__next__)
-
-
-def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-    counting = _here.counting
-    if not counting:
-        return None
-    for mode in counting:
-        mode.step_begins(optimizer)
-    me, *rest = args
-    if rest and callable(rest[0]):
-        rest[0] = _outside_steps(rest[0], counting)
-    elif callable(kwargs.get("closure")):
-        kwargs = {**kwargs, "closure": _outside_steps(kwargs["closure"], counting)}
-    return (me, *rest), kwargs
-
-
-def _outside_steps(closure: Callable[[], Any], counting: tuple[_Counting, ...]) -> Callable[[], Any]:
-    @wraps(closure)
-    def outside() -> Any:
-        with ExitStack() as stack:
-            for mode in counting:
-                stack.enter_context(mode.outside_steps())
-            return closure()
-
-    return outside
-
-
-def _after_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    for mode in _here.counting:
-        mode.step_ends(optimizer)
-
-
-def _counted_next(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @wraps(following)
-    def counted(loader: Any) -> Any:
-        counting = tuple(mode for mode in _here.counting if not mode.loading)  # not of a loader inside a data set
-        for mode in counting:
-            mode.loading = True
-        try:
-            batch = following(loader)
-        finally:
-            for mode in counting:
-                mode.loading = False
-        parts = tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
-        size = next((len(each) for each in parts if isinstance(each, Tensor) and each.ndim), None)
-        for mode in counting:
-            mode.loaded.append(size)
-        return batch
-
-    return counted

@@ -10,7 +10,7 @@ _WITHOUT_VALUES = {"empty", "empty_like", "empty_strided", "new_empty", "new_emp
 
 
 def does_work(func: Any) -> bool:
-    """Return whether an operation reads or writes numbers. Views and tensors without values cost nothing."""
+    """Return True if an operation reads or writes numbers. Views and tensors without values cost nothing."""
     return not func.is_view and func.overloadpacket.__name__ not in _WITHOUT_VALUES
 
 
