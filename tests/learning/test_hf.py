@@ -357,6 +357,9 @@ def test_a_download_is_asked_for_once_and_says_what_to_do_if_it_fails(
     vars(hub)["snapshot_download"] = snapshot
     for _ in range(2):
         assert load("hf", path=tmp_path / "pets", repository="me/pets", revision="v1", download=True).classes == 3
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "state.json").write_text("{")  # what is there is never overwritten
+    assert "not a readable JSON file" in refused(tmp_path / "broken", repository="me/pets", download=True)
     [(repository, keys)] = asked
     assert (repository, keys["repo_type"], keys["revision"]) == ("me/pets", "dataset", "v1")
 

@@ -59,7 +59,7 @@ def choose_columns(split: SplitFiles, features: Sequence[str], label: str | None
 
 
 def kind_of(kind: pa.DataType) -> ColumnKind:
-    """Return what a column of an arrow type holds. Images are encoded files, or structs with these in `bytes`."""
+    """Return the kind of a column of an arrow type. Images are encoded files, or structs with these in `bytes`."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind_of(kind.storage_type)
     if pa.types.is_struct(kind):

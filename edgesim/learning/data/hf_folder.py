@@ -97,7 +97,7 @@ def _read_file(path: Path, columns: Sequence[str], limit: int | None) -> pa.Tabl
 
 
 def column_features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """Return what `datasets` noted of the columns of a file, such as {"label": {"_type": "ClassLabel", ...}}.
+    """Return the notes of `datasets` about the columns of a file, as {"label": {"_type": "ClassLabel", ...}}.
 
     Columns of which nothing is known are left out.
     """

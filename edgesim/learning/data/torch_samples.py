@@ -41,7 +41,10 @@ def samples_of(origin: str, made: Any, limit: int | None) -> tuple[np.ndarray, I
         sample = made[row]
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(f"{origin} sample {row} must be a pair of features and a class, got {_kind(sample)}")
-        y[row] = _class_of(f"{origin} sample {row}", sample[1])
+        label = sample[1] if isinstance(sample[1], int) else np.asarray(sample[1])
+        if isinstance(label, np.ndarray) and (label.ndim or label.dtype.kind not in "iub"):
+            raise DataError(f"{origin} sample {row}: the label must be a whole number from 0, got {_kind(sample[1])}")
+        y[row] = int(label)
         if row >= kept:
             continue
         features = _features_of(f"{origin} sample {row}", sample[0])
@@ -72,14 +75,6 @@ def _features_of(where: str, value: Any) -> np.ndarray:
     if found.dtype.kind not in "fiub" or found.ndim not in (1, 2, 3):
         raise DataError(f"{where}: features must be numbers with one to three axes, got {_kind(value)}")
     return found.astype(np.float32) if found.dtype.kind == "b" or found.dtype == np.float16 else found
-
-
-def _class_of(where: str, value: Any) -> int:
-    """Return the class of a sample. Raises DataError if it is no integer."""
-    number = value if isinstance(value, int) else np.asarray(value)
-    if isinstance(number, np.ndarray) and (number.ndim or number.dtype.kind not in "iub"):
-        raise DataError(f"{where}: the label must be a whole number from 0, got {_kind(value)}")
-    return int(number)
 
 
 def columns_of(name: str, made: Any, count: int) -> dict[str, np.ndarray]:

@@ -44,23 +44,18 @@ class ByColumn(Partition):
                 f"partition.column: {quoted(self.column)} has {len(values)} different values, one for each device, "
                 f"and there are {devices} devices{remedy}"
             )
-        holders = self._holders(len(values), devices, key)
+        holders = np.arange(len(values))  # device of each value; those of no device have the number of devices
+        if len(values) > devices:
+            order = key.numpy().permutation(len(values))
+            if self.surplus == "choose":
+                holders[:] = devices
+                holders[np.sort(order[:devices])] = np.arange(devices)
+            else:
+                holders[order] = np.arange(len(values)) % devices
         places = np.searchsorted(values, test[tests]).clip(max=len(values) - 1)
         test_holders = np.where(values[places] == test[tests], holders[places], devices)
         own, own_tests = (tuple(by_class(held, devices + 1)[:devices]) for held in (holders[codes], test_holders))
         return Split(own, own_tests if all(map(len, own_tests)) else None)
-
-    def _holders(self, values: int, devices: int, key: Key) -> Ids:
-        """Return the device of each value, int64, shape (values,). A value without one has the number of devices."""
-        if values == devices:
-            return np.arange(devices)
-        order = key.numpy().permutation(values)
-        holders = np.full(values, devices)
-        if self.surplus == "choose":
-            holders[np.sort(order[:devices])] = np.arange(devices)
-        else:
-            holders[order] = np.arange(values) % devices
-        return holders
 
 
 PLUGINS = {"by_column": ByColumn}

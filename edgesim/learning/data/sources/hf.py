@@ -38,7 +38,7 @@ class HuggingFace(Source):
 
     Splits are named by folders and files, such as data/train-00000-of-00002.parquet. A data set without a split for the
     test gives a share `test_share` of each class to it. Nothing is downloaded unless `download` is true. Then the
-    parquet files of `repository` go to `path`, if it holds no data set.
+    parquet files of `repository` go to `path`, if this folder is missing or empty.
     """
 
     name = "hf"
@@ -145,15 +145,14 @@ class HuggingFace(Source):
     def _found(self) -> dict[str, SplitFiles]:
         folder = self.path.expanduser()
         try:
-            return splits_in(folder, self.subset)
-        except DataError as error:
-            if not self.download:
-                ask = "; data.repository and data.download = true fetch one from the hub"
-                raise DataError(f"{error}{'' if folder.is_dir() else ask}") from error
-        try:
-            download_into(self._fetch, folder)
+            missing = not folder.exists()
+            if self.download and (missing or (folder.is_dir() and not any(folder.iterdir()))):
+                download_into(self._fetch, folder)
         except OSError as error:
             raise DataError(f"data.download: cannot write {folder}: {in_short(error)}") from error
+        if missing and not self.download:
+            ask = "data.repository and data.download = true fetch one from the hub"
+            raise DataError(f"data.path: {folder} is no folder; {ask}")
         return splits_in(folder, self.subset)
 
     def _fetch(self, folder: Path) -> None:
