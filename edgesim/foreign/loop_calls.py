@@ -136,7 +136,8 @@ class _Done(NamedTuple):
 def train(loop: OwnLoop, local: LocalState, local_sgd: LocalSGD, context: Context, key: Key) -> LoopAnswer:
     """Let the loop train the weights of a job in place. Raises EdgesimError if it fails or costs more than its price.
 
-    `key`: stream of the job. The global generators of torch, NumPy and Python are seeded from it and restored.
+    `key`: stream of the batch order, whose seed the loop gets. The global generators of torch, NumPy and Python are
+    seeded from the key of the job and restored.
     """
     samples = len(context.shard)
     if not samples:
@@ -203,7 +204,7 @@ def _called(loop: OwnLoop, local: LocalState, local_sgd: LocalSGD, context: Cont
     )
     counter = Counter(kinds)
     try:
-        with all_seeded(key), restored_torch(), counter:
+        with all_seeded(context.key), restored_torch(), counter:
             returned = function(model, data, config)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         frames, (*_, last) = own_frames(error), traceback.walk_tb(error.__traceback__)

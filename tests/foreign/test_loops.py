@@ -17,7 +17,7 @@ from edgesim.foreign.loops import LoopPrice, fitted
 from edgesim.runs.assembly import assemble
 from edgesim.runs.cache_identity import facts_of
 from tests.conftest import simulate_null
-from tests.contracts.support import ARGUMENTS, fingerprint, mixed_scenario, results_of, run
+from tests.contracts.support import ARGUMENTS, NORMED, fingerprint, mixed_scenario, results_of, run
 from tests.docs.pages import ROOT, blocks_of
 from tests.sizes import full
 
@@ -48,6 +48,7 @@ def tables(simulation):
         ("fedbuff", {"protocol": {"name": "buffered", "concurrency": 4, "buffer": 2}}),
         ("fedexp", {}),
         ("dfedavg", {}),
+        ("fednova", {"model": NORMED, "encoding": {"up": {"sparsify": "top_k", "share": 0.1, "error_feedback": True}}}),
     ],
 )
 def test_a_loop_like_local_sgd_is_local_sgd(method, more):
