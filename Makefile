@@ -45,6 +45,9 @@ durations: .venv/dev  ## Run the short tests and write how long each file of the
 
 check: .venv/dev lint types tests  ## What has to hold before a commit
 
+# Tests start many processes, each of which would compile the package anew if none of them kept its bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTEST = $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 tests:

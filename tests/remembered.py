@@ -11,6 +11,7 @@ from unittest import mock
 from torch import nn
 
 from edgesim.core.price_list import CostProfile
+from edgesim.files import code_identity
 from edgesim.learning.data.sources import digits
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
@@ -66,7 +67,7 @@ def remembering(really: Callable[..., CostProfile]) -> Callable[..., CostProfile
 def costs_and_digits() -> Iterator[None]:
     """Share the cost profiles of equal networks among what is assembled in the block; `measure` itself does measure.
 
-    What says how fast the host is tries it for a twentieth of a second.
+    What says how fast the host is tries it for a twentieth of a second; versions of libraries are read once.
     """
     measure_once, read_once = remembering(network.measured), cache(digits._table)
     with (
@@ -75,5 +76,6 @@ def costs_and_digits() -> Iterator[None]:
         mock.patch.object(augfl, "measure", measure_once),
         mock.patch.object(digits, "_table", lambda: read_once().copy()),
         mock.patch.object(estimate, "_PROBE_S", 0.05),
+        mock.patch.object(code_identity, "version_of", cache(code_identity.version_of)),
     ):
         yield

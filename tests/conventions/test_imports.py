@@ -7,8 +7,12 @@ import os
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
+
+from packaging.requirements import Requirement
 
 from tests.conventions.source_tree import ROOT, Source, imported, loaded_at_import, package_of, sources
+from tests.package.test_metadata import NAMED, PROJECT
 from tests.sizes import full
 
 # Package -> the packages that it may import, from the words that all share to the command line: no arrow leads back.
@@ -201,3 +205,20 @@ for module in {modules!r}:
 
 def _command(missing: tuple[str, ...], modules: list[str]) -> list[str]:
     return [sys.executable, "-c", _TRY.format(missing=missing, modules=modules)]
+
+
+# --- dependencies -----------------------------------------------------------------------------------------------------
+
+# None is imported: the data set of digits is a file of scikit-learn, MLflow keeps a database with the others.
+NOT_IMPORTED = {"scikit-learn", "sqlalchemy", "alembic"}
+EXTRAS = ("flower", "hf", "ray", "optimise", "tensorboard", "mlflow", "privacy")  # of those who run edgesim
+
+
+def test_what_is_imported_is_a_dependency_and_nothing_else() -> None:
+    nodes = [node for source in sources() for node in ast.walk(source.tree)]
+    names = {name.partition(".")[0] for node in nodes for name in imported(node)}
+    known = packages_distributions()
+    others = names - set(sys.stdlib_module_names) - {"edgesim"}
+    used = {known.get(name, [name])[0].lower().replace("_", "-") for name in others}
+    extras = {Requirement(each).name for name in EXTRAS for each in PROJECT["optional-dependencies"][name]}
+    assert used == (set(NAMED) - NOT_IMPORTED) | (extras - NOT_IMPORTED) | {"pytest"}  # which loads a plug-in of ours

@@ -1,6 +1,7 @@
 """SIGKILL at any instant, to any process of a run: none is left behind, the folder can be read, and the run goes on.
 
-What comes of it in the end is the run that was left alone, bit for bit.
+What comes of it in the end is the run that was left alone, bit for bit. Short runs have the one kill of
+tests/execution/test_checkpoint.py.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from edgesim.reports.load import Run
 from edgesim.runs.simulate import simulate
 from tests.calling import TINY, call, names
 from tests.execution.test_processes import started, wait_until
-from tests.sizes import full, sized, thinned
+from tests.sizes import full, sized
 
 ROUNDS = 40
-KILLS = sized(1, 7, 70)  # of each protocol and backend
+KILLS = sized(7, 7, 70)  # of each protocol and backend
 PROTOCOLS = {
     "sync": (),
     "deadline": ("protocol={name='deadline', deadline='8 s', late='keep'}",),
@@ -274,11 +275,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
 
 # --- runs -------------------------------------------------------------------------------------------------------------
 
-CASES = [(protocol, backend) for protocol in PROTOCOLS for backend in BACKENDS]
 
-
-@pytest.mark.parametrize(("protocol", "backend"), thinned(CASES, [("deadline", "serial")]))
-@pytest.mark.grows
+@full
+@pytest.mark.parametrize(
+    ("protocol", "backend"), [(protocol, backend) for protocol in PROTOCOLS for backend in BACKENDS]
+)
 @pytest.mark.kills
 @pytest.mark.workers
 @pytest.mark.process

@@ -116,11 +116,10 @@ def in_devices(simulation: Any) -> dict[str, float]:
 @pytest.mark.parametrize("name", spread(RUNS, 4))
 def test_a_merge_counts_what_a_run_that_ends_there_has_spent(name):
     """For every merge of a run: a run that stops there breaks off the jobs in flight and charges them."""
-    long = simulate_null(given(name, 6))
-    rounds = frames(long)["rounds"]
+    runs = {count: simulate_null(given(name, count)) for count in (1, 2, 4)}
+    rounds = frames(runs[4])["rounds"]
     in_flight = 0
-    for count in (1, 4, 6):
-        stopped = simulate_null(given(name, count))
+    for count, stopped in runs.items():
         spent, row = in_devices(stopped), rounds.iloc[count - 1]
         found = {column: float(row[f"total_{column}"]) for column in SPENT}
         assert found == pytest.approx(spent, rel=1e-9, abs=0)

@@ -17,7 +17,7 @@ from edgesim.config.plugins import places_of
 from edgesim.core.errors import ConfigError
 from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
-from edgesim.files import code_identity, code_walk, user_cache
+from edgesim.files import code_identity, user_cache
 from edgesim.learning.models.build import model_state_of
 from edgesim.runs import network
 from edgesim.runs.network import cost_profile_of, network_of
@@ -96,7 +96,7 @@ def test_another_version_or_other_code_is_measured(
 ) -> None:
     asked("mlr")
     if changed == "torch":
-        monkeypatch.setattr(code_walk, "version", lambda name: f"another {name}")
+        monkeypatch.setattr(code_identity, "version_of", lambda name: f"another {name}")
     else:
         monkeypatch.setattr(code_identity, "source_digest", lambda *folders: "other code")
     asked("mlr")

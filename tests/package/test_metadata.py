@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import sys
 import tomllib
-from importlib.metadata import packages_distributions
 from typing import Literal
 
 import pytest
@@ -15,14 +12,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field
 
-from tests.conventions.source_tree import ROOT, sources
+from tests.conventions.source_tree import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAMED = {Requirement(text).name.lower(): Requirement(text) for text in PROJECT["dependencies"]}
-# None is imported: the data set of digits is a file of scikit-learn, MLflow keeps a
-# database with the others.
-NOT_IMPORTED = {"scikit-learn", "sqlalchemy", "alembic"}
-EXTRAS = ("hf", "ray", "optimise", "tensorboard", "mlflow", "privacy")  # of those who run edgesim
 
 
 def text(name: str) -> str:
@@ -71,21 +64,6 @@ def test_the_changelog_begins_with_the_version() -> None:
     assert numbers == sorted(set(numbers), reverse=True)
     kinds = re.findall(r"^### (.*)$", text("CHANGELOG.md"), re.MULTILINE)
     assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-
-
-def imported() -> set[str]:
-    """Return the top-level names that modules of the package import."""
-    nodes = [node for source in sources() for node in ast.walk(source.tree)]
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
-    return {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"edgesim"}
-
-
-def test_what_is_imported_is_a_dependency_and_nothing_else() -> None:
-    known = packages_distributions()
-    used = {known.get(name, [name])[0].lower().replace("_", "-") for name in imported()}
-    extras = {Requirement(each).name for name in EXTRAS for each in PROJECT["optional-dependencies"][name]}
-    assert used == (set(NAMED) - NOT_IMPORTED) | (extras - NOT_IMPORTED) | {"pytest"}  # which loads a plug-in of ours
 
 
 @pytest.mark.parametrize("name", ["simpy", "torch"])
