@@ -33,7 +33,6 @@ from flwr.server.compat import app as _grid_app
 from flwr.server.compat import app_utils as _client_managers
 from flwr.server.compat.grid_client_proxy import GridClientProxy as GridClientProxy
 from flwr.server.history import History as History
-from flwr.server.superlink.linkstate import utils as _superlink
 from flwr.server.workflow import default_workflows as _workflows
 from flwr.serverapp import Grid as Grid
 from flwr.serverapp import ServerApp as ServerApp
@@ -56,7 +55,11 @@ WAITING_FOLDERS = (f"{_FOLDER}/serverapp/", f"{_FOLDER}/server/strategy/", f"{_F
 SERVER_NODE = SUPERLINK_NODE_ID
 EXPIRED, GONE = ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE
 _ABSENT = object()
-_REASONS = {EXPIRED: _superlink.MESSAGE_UNAVAILABLE_ERROR_REASON, GONE: _superlink.NODE_UNAVAILABLE_ERROR_REASON}
+# As Flower's SuperLink says it. Its own texts are in a module that takes seconds to load.
+_REASONS = {
+    EXPIRED: "Error: Message Unavailable - it expired, or it was delivered or deleted before, or never existed.",
+    GONE: "Error: Node Unavailable - the destination node did not answer.",
+}
 
 
 # --- messages and contexts --------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ def set_metadata(message: Any, **fields: Any) -> None:
 
 
 def unavailable(sent: Any, code: int, cause: str) -> Any:
-    """Return the error reply of Flower's SuperLink to a message whose metadata is `sent`. `cause` joins its reason."""
+    """Return the error reply of Flower's SuperLink to a message whose metadata is `sent`. `cause` joins the reason."""
     metadata = Metadata(
         run_id=sent.run_id, message_id="", src_node_id=SERVER_NODE, dst_node_id=SERVER_NODE,
         reply_to_message_id=sent.message_id, group_id=sent.group_id, message_type=sent.message_type,

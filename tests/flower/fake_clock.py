@@ -17,10 +17,12 @@ class FakeClock(AppClock):
         devices: int,
         takes_s: Callable[[Call], float] = lambda call: 1.0,
         fate: Callable[[Call], str] = lambda call: "",
+        seed: Callable[[int, int], int] = lambda device, nth: 1000 * nth + device,
         reachable: Callable[[float], Sequence[int]] | None = None,
     ) -> None:
         self._now_s, self._code, self._devices, self._takes_s, self._fate = 0.0, code, devices, takes_s, fate
         self._reachable = reachable or (lambda now_s: range(devices))
+        self._seed = seed
         self._free_s, self._states = [0.0] * devices, [b""] * devices
         self._waiting: list[Reply] = []
         self.calls: list[Call] = []
@@ -41,6 +43,7 @@ class FakeClock(AppClock):
 
     def send(self, calls: Sequence[Call]) -> None:
         for call in calls:
+            nth = sum(each.device == call.device for each in self.calls)
             self.calls.append(call)
             at_s = max(self._free_s[call.device], self._now_s) + self._takes_s(call)
             self._free_s[call.device] = at_s
@@ -50,7 +53,7 @@ class FakeClock(AppClock):
             elif reason:
                 self._waiting.append(Reply(call, None, at_s, reason))
             else:
-                called = self._code.call(call, self._states[call.device], seed=1000 + call.number)
+                called = self._code.call(call, self._states[call.device], self._seed(call.device, nth))
                 self._states[call.device] = called.state
                 self.called.append(called)
                 self._waiting.append(Reply(call, called.content, at_s))
