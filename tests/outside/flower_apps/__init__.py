@@ -1,0 +1,1 @@
+"""Public Flower apps, run unmodified under edgesim and compared with Flower's own in-process simulation."""
