@@ -21,6 +21,7 @@ from typing import Any
 
 import flwr.server.superlink.fleet.vce.vce_api as vce
 import flwr.server.superlink.linkstate.in_memory_linkstate as link_state
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.client_app import ClientApp, ClientAppException
 from flwr.common.config import get_fused_config_from_dir, get_project_config, parse_config_args
@@ -31,7 +32,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supercore.telemetry import EventType
 from flwr.superlink.grid import InMemoryGrid
 
-from tests.outside.flower_apps.notes import Notes, kept_generators, observe_servers, seed_all
+from tests.outside.flower_apps.notes import Notes, kept_generators, observe_servers, seed_all, set_generators
 
 RUN_ID = 1
 simulation = importlib.import_module("flwr.simulation.run_simulation")  # its package has a function of this name
@@ -81,9 +82,8 @@ class OrderedGrid(InMemoryGrid):
     notes = Notes()
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes in the order of the devices."""
-        there = set(super().get_node_ids())
-        return [node for node in self.notes.nodes if node in there]
+        """Return the nodes, ascending. Flower's order is that of a set."""
+        return sorted(super().get_node_ids())
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Return the replies in the order in which the same nodes were noted to reply, else in that of the nodes."""
@@ -115,6 +115,9 @@ def simulate(app: Path, devices: int, config: str, notes: Notes) -> Notes:
     vce._register_nodes = _register(notes.nodes)
     simulation.InMemoryGrid = OrderedGrid
     seen = observe_servers(notes.server_generators)
+    torch.set_num_threads(1)
+    if notes.server_generators is not None:
+        set_generators(notes.server_generators)  # for what the app draws when it is loaded
     override = parse_config_args([config] if config else None)
     run = Run.create_empty(run_id=RUN_ID)
     run.primary_task_id, run.federation_id, run.override_config = 1, NOOP_FEDERATION_ID, override
@@ -145,7 +148,9 @@ def main() -> None:
     parser.add_argument("--notes", type=Path, help="of the run to follow")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    notes = pickle.loads(given.notes.read_bytes()) if given.notes else Notes(nodes=list(range(1001, 1001 + given.devices)))
+    notes = (
+        pickle.loads(given.notes.read_bytes()) if given.notes else Notes(nodes=list(range(1001, 1001 + given.devices)))
+    )
     given.out.write_bytes(pickle.dumps(simulate(given.app.absolute(), given.devices, given.config, notes)))
 
 

@@ -6,10 +6,8 @@ sets, and so is iris. The others are random numbers and words of the same types.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import io
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +19,18 @@ import pyarrow.parquet as pq
 TRAIN, TEST = 2000, 500  # samples of an image set
 ROWS = 2000  # of a made-up table
 WORDS = tuple(f"word{number}" for number in range(200))
+METRIC = """import datasets
+import evaluate
+
+
+class Accuracy(evaluate.Metric):
+    def _info(self):
+        features = {"predictions": datasets.Value("int32"), "references": datasets.Value("int32")}
+        return evaluate.MetricInfo("Share of right answers.", "", datasets.Features(features))
+
+    def _compute(self, predictions, references):
+        return {"accuracy": float((predictions == references).mean())}
+"""
 Columns = Mapping[str, Any]
 Splits = Mapping[str, Columns]
 
@@ -200,18 +210,14 @@ def write_language_model(caches: Path, name: str = "prajjwal1/bert-tiny") -> Non
     BertTokenizerFast(vocab=str(snapshot / "vocab.txt")).save_pretrained(snapshot)
 
 
-def main() -> None:
-    """Write all caches into a folder."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--fashion", type=Path, default=Path("/usr/share/datasets/fashion-mnist"))
-    given = parser.parse_args()
-    root = Path(os.environ.get("EDGESIM_DATA", "data"))
-    for (name, config), make in sets(root, given.fashion).items():
-        write_set(given.folder, name, config, make())
-        print(name, flush=True)
-    write_language_model(given.folder)
+def write_metric(folder: Path) -> None:
+    """Write the metric "accuracy" where `evaluate.load` looks first: in the folder that an app runs in."""
+    (folder / "accuracy").mkdir(exist_ok=True)
+    (folder / "accuracy" / "accuracy.py").write_text(METRIC)
 
 
-if __name__ == "__main__":
-    main()
+def write_all(caches: Path, root: Path, fashion: Path = Path("/usr/share/datasets/fashion-mnist")) -> None:
+    """Write all data sets and the language model. `root`: the folder with CIFAR-10 and MNIST."""
+    for (name, config), make in sets(root, fashion).items():
+        write_set(caches, name, config, make())
+    write_language_model(caches)

@@ -1,0 +1,65 @@
+"""How far two runs of an app are apart, by all arrays and metrics that its server part sent and got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isnan, nan
+from typing import Any
+
+import numpy as np
+
+from tests.outside.flower_apps.notes import Notes, Passed
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Largest absolute difference of two runs, with how much was compared."""
+
+    largest: float  # inf: messages, nodes or names differ
+    messages: int
+    numbers: int
+    where: str = ""  # of the largest one, if it is not 0
+
+
+def difference(first: Notes, second: Notes) -> Difference:
+    """Compare messages to nodes and replies, each in its order."""
+    found = Difference(0.0, 0, 0)
+    for way, ours, theirs in (("sent", first.sent, second.sent), ("got", first.got, second.got)):
+        found = _larger(found, _of(way, ours, theirs))
+    return found
+
+
+def _larger(one: Difference, other: Difference) -> Difference:
+    worse = other if other.largest > one.largest else one
+    return Difference(worse.largest, one.messages + other.messages, one.numbers + other.numbers, worse.where)
+
+
+def _of(way: str, ours: Sequence[Passed], theirs: Sequence[Passed]) -> Difference:
+    if len(ours) != len(theirs):
+        return Difference(inf, 0, 0, f"{way}: {len(ours)} messages against {len(theirs)}")
+    found = Difference(0.0, 0, 0)
+    for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        if one[:2] != other[:2] or one.values.keys() != other.values.keys():
+            return Difference(inf, 0, 0, f"{way} {place}: {one[:2]} {sorted(one.values)} against {other[:2]}")
+        numbers = 0
+        for name, value in one.values.items():
+            apart, count = _apart(value, other.values[name])
+            numbers += count
+            found = _larger(found, Difference(apart, 0, 0, f"{way} {place}, node {one.node}: {name}"))
+        found = _larger(found, Difference(0.0, 1, numbers))
+    return found
+
+
+def _apart(one: Any, other: Any) -> tuple[float, int]:
+    """Return the largest difference of two values, and the number of numbers in them. NaN equals NaN."""
+    if isinstance(one, np.ndarray | float | int | list) and not isinstance(one, bool):
+        ours, theirs = np.asarray(one), np.asarray(other)
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return inf, ours.size
+        if ours.dtype.kind in "fiu" and ours.size:
+            if np.array_equal(ours, theirs, equal_nan=True):
+                return 0.0, ours.size
+            apart = float(np.max(np.abs(ours.astype(float) - theirs.astype(float)), initial=0.0))
+            return inf if isnan(apart) else apart, ours.size
+    return 0.0 if one == other else nan, 0
