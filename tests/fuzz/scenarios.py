@@ -9,21 +9,15 @@ import argparse
 import contextlib
 import io
 import math
-import multiprocessing
-import os
-import resource
 import shutil
-import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,24 +25,15 @@ from edgesim.core.job import ON_TIME_S
 from edgesim.files.reading import one_line
 from tests.fuzz.bases import bases
 from tests.fuzz.mutate import mutated
+from tests.fuzz.tries import Limits, Verdict, verdicts
 
 LONGEST_LINE = 800  # characters of a message, which may list all methods
 FACTOR = 100  # that a run may take of its estimate
 LEAST_S = 0.2  # of an estimate: what a host says of less is noise
 WORTH_S = 1.0  # a run that says it takes longer is believed
-MOST_S = 120.0  # of the processor's time for a case, whatever it does
-KILLED_S = 600.0  # of wall time, if it cannot even be told to stop
+LIMITS = Limits(cpu_s=120.0, wall_s=600.0)  # of a case, whatever it does
 MOST_SHARING = 10_000  # devices that share links: of more, even the estimate's one round takes minutes
-MEMORY_BYTES = 6 << 30  # of a case
 EXACT_S = 1e12  # of simulated time, 30,000 years: later on rounding makes idle joules of a short round negative
-
-
-class Verdict(NamedTuple):
-    """How a case ended: "refused", "long", "ran"; or what is wrong: "fault"."""
-
-    case: int
-    ended: str
-    says: str
 
 
 def text_of(seed: int, case: int) -> bytes:
@@ -135,102 +120,6 @@ def verdict(seed: int, case: int) -> Verdict:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# --- processes with a time limit ----------------------------------------------------------------------------------
-
-
-def _work(seed: int, pipe: Connection) -> None:
-    os.setsid()  # so that the workers of a backend end with it
-    signal.signal(signal.SIGPROF, _too_long)
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    while (case := pipe.recv()) is not None:
-        signal.setitimer(signal.ITIMER_PROF, MOST_S)
-        pipe.send(verdict(seed, case))
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-
-
-def _too_long(*_: object) -> None:
-    raise TimeoutError(f"not done after {MOST_S:g} s")
-
-
-class _Worker:
-    """A process that tries one case after another, and is replaced if one takes too long."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._start()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(self._seed, other))
-        self._process.start()
-        other.close()
-        self.case: int | None = None
-        self.until_s = math.inf
-        self._tried = 0
-
-    def give(self, case: int) -> None:
-        """Let it try a case."""
-        self.case, self.until_s = case, time.monotonic() + KILLED_S
-        self._tried += 1
-        self.pipe.send(case)
-
-    def take(self) -> Verdict | None:
-        """Return the verdict on its case if there is one; one that takes too long or kills its process failed.
-
-        A fault counts if a new process finds it too: memory, for one, is less where others were tried before.
-        """
-        found = self._found()
-        if found is None or found.ended != "fault":
-            return found
-        alone = self._tried == 1
-        self.stop()
-        self._start()
-        if not alone:
-            self.give(found.case)
-        return found if alone else None
-
-    def _found(self) -> Verdict | None:
-        assert self.case is not None
-        try:
-            if self.pipe.poll():
-                return self.pipe.recv()
-            fault = "" if time.monotonic() < self.until_s else f"not done after {KILLED_S:g} s"
-        except EOFError:
-            fault = "killed its process"
-        return Verdict(self.case, "fault", fault) if fault else None
-
-    def stop(self) -> None:
-        """End the process."""
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.join()
-        self.pipe.close()
-
-
-def verdicts(seed: int, cases: range, workers: int) -> Iterator[Verdict]:
-    """Yield the verdicts on cases as they come, from so many processes."""
-    pool, left, busy = [_Worker(seed) for _ in range(min(workers, len(cases)))], iter(cases), list[_Worker]()
-    try:
-        for worker in pool:
-            worker.give(next(left))
-            busy.append(worker)
-        while busy:
-            wait([worker.pipe for worker in busy], timeout=1.0)
-            for worker in list(busy):
-                if (found := worker.take()) is None:
-                    continue
-                yield found
-                if (case := next(left, None)) is None:
-                    busy.remove(worker)
-                else:
-                    worker.give(case)
-    finally:
-        for worker in pool:
-            worker.stop()
-
-
 def main() -> None:
     """Try cases and print the faults; the exit code is 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -242,10 +131,11 @@ def main() -> None:
     given = parser.parse_args()
     if given.case is not None:
         sys.stdout.buffer.write(text_of(given.seed, given.case)[:20_000] + b"\n")
-        print(*verdicts(given.seed, range(given.case, given.case + 1), workers=1))
+        print(*verdicts(verdict, given.seed, range(given.case, given.case + 1), 1, LIMITS))
         return
     ended: Counter[str] = Counter()
-    for each in verdicts(given.seed, range(given.first, given.first + given.cases), given.workers):
+    cases = range(given.first, given.first + given.cases)
+    for each in verdicts(verdict, given.seed, cases, given.workers, LIMITS):
         ended[each.ended] += 1
         if each.ended == "fault":
             print(f"--seed {given.seed} --case {each.case}: {each.says}", flush=True)

@@ -11,7 +11,8 @@ import pytest
 
 from tests.fuzz.bases import bases
 from tests.fuzz.mutate import to_toml
-from tests.fuzz.scenarios import judged, text_of, verdicts
+from tests.fuzz.scenarios import LIMITS, judged, text_of, verdict
+from tests.fuzz.tries import verdicts
 from tests.sizes import full, grows, sized, spread
 
 SEED, CASES = 1, sized(20, 300, 20_000)
@@ -19,7 +20,7 @@ SEED, CASES = 1, sized(20, 300, 20_000)
 
 @grows
 def test_mutated_scenarios_are_refused_in_a_line_or_run_as_estimated() -> None:
-    found = list(verdicts(SEED, range(CASES), workers=1))
+    found = list(verdicts(verdict, SEED, range(CASES), 1, LIMITS))
     assert [f"--case {each.case}: {each.says}" for each in found if each.ended == "fault"] == []
     assert sum(each.ended == "ran" for each in found) > CASES // 20
     assert sum(each.ended == "refused" for each in found) > CASES // 5
