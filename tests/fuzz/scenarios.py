@@ -79,7 +79,7 @@ def judged(text: bytes, folder: Path, worth_s: float = WORTH_S) -> tuple[str, st
     took_s = time.process_time() - started_s
     if took_s > FACTOR * max(host_s, LEAST_S):
         return "fault", f"took {took_s:.1f} s, estimated {host_s:.3f} s"
-    return next(_unsound(run), ("ran", ""))
+    return next(unsound(run), ("ran", ""))
 
 
 def _refused(error: Exception) -> tuple[str, str]:
@@ -89,7 +89,7 @@ def _refused(error: Exception) -> tuple[str, str]:
     return "refused", line
 
 
-def _unsound(run) -> Iterator[tuple[str, str]]:
+def unsound(run) -> Iterator[tuple[str, str]]:
     """Yield what no table may hold: times, sizes, powers and counts that are negative or not finite."""
     for name in ("jobs", "rounds", "devices"):
         table = run.table(name).select_dtypes("number")
