@@ -27,7 +27,7 @@ from edgesim.core.update import SERVER, ModelRef, ModelState
 from edgesim.core.view import View
 from edgesim.execution.graph import Graph
 from edgesim.execution.identity import Digests
-from edgesim.execution.memo import Memo
+from edgesim.execution.memo import FOLDER, Memo
 from edgesim.execution.processes import ProcessPool
 from edgesim.files.loaded_code import Unidentified
 from edgesim.files.own_code import own_frames
@@ -42,6 +42,7 @@ _INLINE_BYTES = 2**18  # of a reply and a state; larger ones get a file of their
 _MOST_TOLD = 20  # warnings of different calls
 _UNSEEN_READERS = ("cv2", "h5py", "jax", "lmdb", "netCDF4", "polars", "tables", "tensorflow")  # read files unseen
 _INSTALLED = tuple(f"{Path(each)}/" for each in {sys.prefix, sys.base_prefix, *filter(os.path.isabs, sys.path[1:])})
+_OF_ANSWERS = f"/{FOLDER}/"  # which edgesim itself has open
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/lib/", "/usr/share/zoneinfo/", "/lib/")
 
 
@@ -79,7 +80,7 @@ class _Watch:
         if watch is None or event != "open" or not isinstance(arguments[0], str | bytes | os.PathLike):
             return
         path, flags = str(Path(os.fsdecode(arguments[0])).absolute()), arguments[2]
-        if path.endswith((".py", ".pyc")) or path.startswith((*_INSTALLED, *_SYSTEM)):
+        if path.endswith((".py", ".pyc")) or path.startswith((*_INSTALLED, *_SYSTEM)) or _OF_ANSWERS in path:
             return
         if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR):
             watch.writes = True
@@ -93,7 +94,9 @@ class _Watch:
         with suppress(OSError):  # not on this system
             maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
             mapped = (line.split(maxsplit=5)[5] for line in maps if " /" in line)
-            self.paths.update(path for path in mapped if not path.startswith((*_INSTALLED, *_SYSTEM)))
+            self.paths.update(
+                path for path in mapped if not path.startswith((*_INSTALLED, *_SYSTEM)) and _OF_ANSWERS not in path
+            )
         return tuple(each for path in sorted(self.paths) if (each := _as_it_is(path)) is not None)
 
 
@@ -173,9 +176,13 @@ class AppLearner:
     rounds_ahead = 0
 
     def __init__(
-        self, app: App, backend: CallBackend | Any, devices: int, key: Key, answers: Answers | None = None
-    ) -> None:
-        """`backend`: a CallBackend, or any other for a run that is only checked; `answers`: of earlier runs."""
+        self, app: App, backend: CallBackend | Any, devices: int, key: Key,
+        answers: Answers | None = None, facts_of: Callable[[str], bytes] = str.encode,
+    ) -> None:  # fmt: skip
+        """`backend`: a CallBackend, or any other for a run that is only checked; `answers`: of earlier runs.
+
+        `facts_of`: returns all on which answers depend beside the message, from the identity of the app's code.
+        """
         self.backend = backend
         self.memo = Memo()
         self.graph = Graph(lambda: backend)
@@ -184,6 +191,7 @@ class AppLearner:
         self._devices = devices
         self._key = key.at(Purpose.APP)
         self._answers = answers
+        self._facts_of = facts_of
         self._facts: bytes | None = None  # identity of the code; None: nothing is kept
         self._digests = Digests()
         self._code: DeviceCode | None = None
@@ -314,11 +322,8 @@ class AppLearner:
     def _identify(self, code: DeviceCode) -> None:
         """Let calls be looked up and kept, if all that their answers depend on can be named."""
         assert self._answers is not None
-        from importlib.metadata import distributions
-
-        installed = sorted({f"{each.metadata['Name']} {each.version}" for each in distributions()})
         try:
-            self._facts = self._digests.of("app", code.identity(), installed)
+            self._facts = self._facts_of(code.identity())
             self._answers = self._answers.of(self._facts)
         except Unidentified as error:
             self.memo.not_kept = f"{error}: nothing is taken from earlier runs or kept for later ones"

@@ -8,6 +8,8 @@ from typing import Any
 from edgesim.core.method import Method
 from edgesim.execution.graph import Graph, Node
 
+FOLDER = ".answers"  # folder of cached answers, beside the run folders
+
 
 class Memo:
     """A memo without a cache: nodes have no identity, and every answer is computed."""

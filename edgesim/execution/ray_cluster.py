@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 
 from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.execution.memo import FOLDER
 from edgesim.execution.processes import Pool, answer
-from edgesim.execution.result_cache import FOLDER, ROWS, FileRows
+from edgesim.execution.result_cache import ROWS, FileRows
 from edgesim.files.loaded_code import LoadedCode, check_same, loaded_here
 from edgesim.files.reading import in_short, quoted
 from edgesim.learning.data.dataset import Numbers

@@ -27,13 +27,12 @@ from edgesim.core.method import Method
 from edgesim.execution.checkpoint import Checkpoint, Saved, records_of
 from edgesim.execution.graph import Graph, Node
 from edgesim.execution.identity import Digests
-from edgesim.execution.memo import Memo
+from edgesim.execution.memo import FOLDER, Memo
 from edgesim.execution.serialization import Records, read_tree, write_tree
 from edgesim.files.atomic import growing_file
 from edgesim.files.reading import check_regular, in_short
 from edgesim.files.user_cache import warn_once
 
-FOLDER = ".answers"
 ROWS = "answers.sqlite"
 _COLUMNS = "answers (id blob primary key, answer blob)"
 _NAME = "name"

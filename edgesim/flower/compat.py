@@ -7,6 +7,7 @@ is missing, or where it has moved a name.
 from __future__ import annotations
 
 import datetime
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from flwr.serverapp import ServerApp as ServerApp
 from flwr.serverapp.strategy import Strategy as Strategy
 from flwr.serverapp.strategy import strategy_utils as _strategy_utils
 from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
+from flwr.supercore.logger import ConsoleHandler as _ConsoleHandler
 from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity as _TaskIdentity
 
@@ -60,6 +62,13 @@ _REASONS = {
     EXPIRED: "Error: Message Unavailable - it expired, or it was delivered or deleted before, or never existed.",
     GONE: "Error: Node Unavailable - the destination node did not answer.",
 }
+
+
+def log_plainly() -> None:
+    """Let Flower log without colours, which would show as codes beside a line of progress."""
+    for handler in logging.getLogger("flwr").handlers:
+        if isinstance(handler, _ConsoleHandler):
+            handler.colored = False
 
 
 # --- messages and contexts --------------------------------------------------------------------------------------------

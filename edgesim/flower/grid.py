@@ -41,7 +41,7 @@ class SimulatedGrid(compat.Grid):
     """Grid of a run.
 
     `away`: leaves the app's modules and generators while others of this process run. `node_ids`: by device.
-    Replies come in the order of arrival.
+    Replies that are taken together come in the order of their messages.
     """
 
     def __init__(
@@ -179,8 +179,11 @@ class SimulatedGrid(compat.Grid):
             self._arrived |= {reply.call.number: reply for reply in replies}
 
     def _ready(self, numbers: set[int]) -> Iterator[Reply]:
-        """Yield the answers that have arrived to these calls, once."""
-        found = [number for number in self._arrived if number in numbers]
+        """Yield the answers that have arrived to these calls, once, in the order of sending.
+
+        Flower promises no order. This one lets sums of strategies depend on who answered, and not on who was first.
+        """
+        found = sorted(self._arrived.keys() & numbers)
         yield from [self._arrived.pop(number) for number in found]
 
     def _message(self, reply: Reply) -> Any:

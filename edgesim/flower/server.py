@@ -46,6 +46,7 @@ def opened(
         host_flops_per_s,
         digest_of_app(app.folder, app.config),
     )
+    compat.log_plainly()
     part = _ServerPart(app, seed)
     part.load()
     devices.load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def facts_of(parts: Assembly) -> bytes:
         accelerators = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
     code = {
         **identity({**chosen, "backend": table["backend"], "models": models}),
-        "processors": [torch.backends.cpu.get_cpu_capability(), _processor(), *accelerators],
+        "processors": [*_processors(), *accelerators],
     }
     return Digests().of(
         _plain(chosen),
@@ -86,6 +87,19 @@ def facts_of(parts: Assembly) -> bytes:
             else ("networks", _plain(models), None if networks is None else networks.of_devices)
         ),
     )
+
+
+def facts_of_app(code: str) -> bytes:
+    """Return the hash that is part of the identity of every call of an app, with the identity of its code.
+
+    An app may depend on anything that is installed. Raises Unidentified if edgesim has changed since it was loaded.
+    """
+    installed = sorted({f"{each.metadata['Name']} {each.version}" for each in distributions()})
+    return Digests().of("app", code, identity({}), _processors(), installed)
+
+
+def _processors() -> list[str]:
+    return [torch.backends.cpu.get_cpu_capability(), *_processor()]
 
 
 @cache

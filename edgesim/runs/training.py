@@ -177,7 +177,12 @@ def _learner(
             raise ConfigError(
                 "--checkpoint: a run of an app goes on from its cached calls, if the same command is repeated"
             )
-        return AppLearner(parts.scenario.app.value, backend, len(parts.fleet), parts.session_key, answers)
+        given = (parts.scenario.app.value, backend, len(parts.fleet), parts.session_key)
+        if answers is None:
+            return AppLearner(*given)
+        from edgesim.runs.cache_identity import facts_of_app  # loads torch
+
+        return AppLearner(*given, answers, facts_of_app)
     method, key = method_of_server(parts.scenario), parts.session_key
     own_clocks = parts.scenario.protocol.value.own_clocks
     kind: type[FederatedLearner] = OwnClockLearner if own_clocks else FederatedLearner
