@@ -128,16 +128,19 @@ def check_keys(table: Mapping[str, Any], allowed: Collection[str]) -> None:
             raise refusal_at(key, f"unknown key{meant(key, allowed)} (allowed: {names})", table[key])
 
 
-def read_dataclass(cls: type, table: Any, fixed: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+def read_dataclass(
+    cls: type, table: Any, fixed: Mapping[str, Any] | None = None, also: tuple[str, ...] = ()
+) -> tuple[Any, dict[str, Any]]:
     """Return an instance of a dataclass with the values of a table, and its fields as JSON.
 
-    `fixed`: fields that the table may not give. Raises ValidationError for what the class does not take.
+    `fixed`: fields that the table may not give. `also`: keys that errors offer beside the fields. Raises
+    ValidationError for what the class does not take.
     """
     fixed = fixed or {}
     if not isinstance(table, Mapping):
         raise refusal(f"must be a table, got {quoted(table)}")
     names = [f.name for f in dataclasses.fields(cls) if f.init and f.name not in fixed]
-    check_keys(table, names)
+    check_keys(table, [*names, *also])
     value = _strict_reader(cls).validate_python({**table, **fixed})
     dumped = adapter_of(cls).dump_python(value)
     return value, {name: plain(dumped[name]) for name in names}
@@ -221,7 +224,8 @@ class PartOf:
             keys = (around.first, *around.others) if around and around.first in rest else ()
             beside = {key: rest.pop(key) for key in keys if key in rest}
             fits = isinstance(cls, type) and dataclasses.is_dataclass(cls)
-            value, args = read_dataclass(cls, rest, fixed) if fits else _read_foreign(cls, rest)
+            also = (around.first,) if around else ()
+            value, args = read_dataclass(cls, rest, fixed, also) if fits else _read_foreign(cls, rest)
             if around and beside:
                 outer, more = read_dataclass(around.place.load(), beside)
                 value, args = outer.around(value), {**args, **more}

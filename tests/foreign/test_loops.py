@@ -150,6 +150,7 @@ def test_methods_that_take_a_loop():
         ({"name": "fedprox"}, "method.local: devices of FedProx do not train by plain SGD"),
         ({"name": "heterofl"}, "method.local: devices of HeteroFL do not train by plain SGD"),
         ({"name": "feddrop"}, "method.local: devices of FedDrop do other work than one training of the whole network"),
+        ({"name": "krum", "locl": "a:b"}, "method.locl: unknown key; did you mean 'local'? (allowed: "),
         ({"local": "nowhere"}, "method.local: must be package.module:function, got 'nowhere'"),
         ({"local": f"{LOOPS}:missing"}, "method.local: cannot import"),
         ({"local": f"{LOOPS}:LIMIT"}, "must be a function or class, found 3"),
