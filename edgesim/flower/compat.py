@@ -172,9 +172,9 @@ def patched(replaced: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
 
 
 @contextmanager
-def task_identity(run_id: int) -> Iterator[None]:
-    """Let Flower create messages of this run's server part in a block."""
-    names = {"_task_id": 1, "_run_id": run_id, "_node_id": SERVER_NODE}
+def task_identity(run_id: int, node_id: int = SERVER_NODE) -> Iterator[None]:
+    """Let Flower create messages of this node in a block, by default of the server part."""
+    names = {"_task_id": 1, "_run_id": run_id, "_node_id": node_id}
     with patched({(_TaskIdentity, name): value for name, value in names.items()}):
         yield
 
