@@ -22,7 +22,7 @@ _NODES, _RUN, _SERVER = range(3)  # streams below the key of a run
 
 
 class AppFolder(NamedTuple):
-    """What the pyproject.toml of an app says."""
+    """Entries of an app's pyproject.toml."""
 
     folder: Path
     serverapp: str  # "package.module:name"
@@ -104,7 +104,7 @@ def _wire_id(word: int) -> int:
 
 
 def app_folder(folder: Path) -> AppFolder:
-    """Return what the pyproject.toml of a Flower app says. Raises ConfigError if it is missing or says too little."""
+    """Read the pyproject.toml of a Flower app. Raises ConfigError if it is missing or lacks an entry."""
     file = folder / "pyproject.toml"
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -114,18 +114,18 @@ def app_folder(folder: Path) -> AppFolder:
         raise ConfigError(f"app.path: {file} cannot be read: {in_short(error)}") from error
     told = _table(table, file, "tool", "flwr", "app")
     components = _table(told, file, "components")
-    serverapp, clientapp = (_reference(components, file, part) for part in ("serverapp", "clientapp"))
+
+    def reference(part: str) -> str:
+        found = components.get(part)
+        if not isinstance(found, str) or found.count(":") != 1:
+            raise ConfigError(f'{file}: [tool.flwr.app.components] must have {part} = "package.module:name"')
+        return found
+
+    serverapp, clientapp = reference("serverapp"), reference("clientapp")
     config = told.get("config", {})
     if not isinstance(config, dict):
         raise ConfigError(f"{file}: [tool.flwr.app.config] must be a table")
     return AppFolder(folder.resolve(), serverapp, clientapp, _flat(config))
-
-
-def _reference(components: Mapping[str, Any], file: Path, part: str) -> str:
-    reference = components.get(part)
-    if not isinstance(reference, str) or reference.count(":") != 1:
-        raise ConfigError(f'{file}: [tool.flwr.app.components] must have {part} = "package.module:name"')
-    return reference
 
 
 def _table(table: Mapping[str, Any], file: Path, *path: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +32,10 @@ class AppModules:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Import from the folder first, in a block."""
-        hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if self._hides(name)}
+        # modules of a script or of another app that have names of the folder's
+        tops = self._tops & {name.partition(".")[0] for name in sys.modules}
+        hides = {name for name in sys.modules if name.partition(".")[0] in tops and is_outside(name)}
+        hidden = {name: sys.modules.pop(name) for name in hides | (self._modules.keys() & sys.modules.keys())}
         before = set(sys.modules)
         sys.modules.update(self._modules)
         sys.path.insert(0, str(self.folder))
@@ -54,9 +58,7 @@ class AppModules:
         module, _, path = reference.partition(":")
         importlib.invalidate_caches()  # the folder may be new
         try:
-            found: Any = importlib.import_module(module)
-            for name in path.split("."):
-                found = getattr(found, name)
+            found = attrgetter(path)(importlib.import_module(module))
         except (Exception, SystemExit) as error:
             line = exception_line(error, self._prefix)
             raise ConfigError(f"app.path: {reference} in {self.folder} cannot be loaded: {line}") from error
@@ -67,11 +69,8 @@ class AppModules:
         return found
 
     def _owns(self, module: Any) -> bool:
-        file = getattr(module, "__file__", None)
+        attributes = vars(module)
+        file = attributes.get("__file__")
         if isinstance(file, str):
             return file.startswith(self._prefix) and "/site-packages/" not in file
-        return any(str(path).startswith(self._prefix) for path in getattr(module, "__path__", ()))
-
-    def _hides(self, name: str) -> bool:
-        """Return whether a loaded module of a script or of another app has the name of one of the folder."""
-        return name in self._modules or (name.partition(".")[0] in self._tops and is_outside(name))
+        return any(str(path).startswith(self._prefix) for path in attributes.get("__path__", ()))

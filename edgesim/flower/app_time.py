@@ -35,7 +35,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_PLAIN = {name: getattr(time, name) for name in ("sleep", "time", "monotonic", "perf_counter", "time_ns",
+_PLAIN = {name: vars(time)[name] for name in ("sleep", "time", "monotonic", "perf_counter", "time_ns",
                                                  "monotonic_ns", "perf_counter_ns")}  # fmt: skip
 _uses = 0
 _turn = threading.Lock()
@@ -90,7 +90,7 @@ def _use(step: int) -> None:
 
 
 def _of_app() -> bool:
-    """Return whether the code that called a function of `time` is an app's."""
+    """Return True if the code that called a function of `time` is an app's."""
     return _here.clock is not None and sys._getframe(2).f_code.co_filename.startswith(_here.folders)
 
 

@@ -65,11 +65,18 @@ class FlowerDevices(DeviceCode):
 
     def _call(self, call: Call, state: bytes, seed: int) -> Called:
         message = compat.message_from_bytes(call.content)
+        context = compat.Context(
+            run_id=self.run_id,
+            node_id=self.node_ids[call.device],
+            node_config=compat.node_config(call.device, len(self.node_ids)),
+            state=compat.records_from_bytes(state),
+            run_config=dict(self.run_config),
+        )
         clock, measured = _DeviceClock(), _Measured(self.host_flops_per_s)
         identity = compat.task_identity(self.run_id, self.node_ids[call.device])
         with put_back(), identity, compat.patched(compat.dates(lambda: EPOCH_S)), _own_interrupts() as interrupted:
             try:
-                content, kept = self._answer(message, self._context(call.device, state), seed, clock, measured)
+                content, kept = self._answer(message, context, seed, clock, measured)
                 failure, warnings = "", measured.warnings(call)
             except BaseException as error:  # SystemExit and KeyboardInterrupt of the app's code too
                 if interrupted():
@@ -96,15 +103,6 @@ class FlowerDevices(DeviceCode):
                     f"The `run_config` field of the `Context` object cannot be modified (run_id: {self.run_id})."
                 )
             return compat.message_to_bytes(reply), compat.records_to_bytes(context.state)
-
-    def _context(self, device: int, state: bytes) -> Any:
-        return compat.Context(
-            run_id=self.run_id,
-            node_id=self.node_ids[device],
-            node_config=compat.node_config(device, len(self.node_ids)),
-            state=compat.records_from_bytes(state),
-            run_config=dict(self.run_config),
-        )
 
     def _client(self) -> _Client:
         return _loaded(self.folder, self.reference, self.digest)
@@ -176,7 +174,7 @@ class _Measured:
         return CountedWork(self._counted.flops, memory, down, up, idle_s, self._counted.work)
 
     def warnings(self, call: Call) -> tuple[str, ...]:
-        """Return what is to be said of the counts."""
+        """Return a warning if the counts lack the work of a training."""
         warning = None if self._host_flops_per_s is not None else unseen_work(self._counted, call.trains)
         return () if warning is None else (warning,)
 

@@ -16,7 +16,11 @@ _APART = {"__pycache__", "site-packages", "node_modules"}
 
 def digest_of_app(folder: Path, run_config: Mapping[str, Any]) -> str:
     """Return the SHA-256 of an app's Python files and pyproject.toml, its configuration, and versions of libraries."""
-    files = [folder / "pyproject.toml", *(file for file in sorted(folder.rglob("*.py")) if _counts(file, folder))]
+    files = [folder / "pyproject.toml"]
+    for file in sorted(folder.rglob("*.py")):
+        parts = file.relative_to(folder).parts
+        if not any(part.startswith(".") or part in _APART for part in parts):
+            files.append(file)
     facts = {
         "files": digest_of_files(files, folder),
         "flwr": VERSION,
@@ -24,8 +28,3 @@ def digest_of_app(folder: Path, run_config: Mapping[str, Any]) -> str:
         "environment": numeric_environment(),
     }
     return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _counts(file: Path, folder: Path) -> bool:
-    parts = file.relative_to(folder).parts
-    return not any(part.startswith(".") or part in _APART for part in parts)

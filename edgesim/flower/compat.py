@@ -46,9 +46,8 @@ from flwr.supercore.task_identity import TaskIdentity as _TaskIdentity
 
 from edgesim.core.errors import ConfigError
 
-Message, Context, RecordDict, ConfigRecord, MetricRecord = (
-    *(_app.Message, _app.Context, _app.RecordDict, _app.ConfigRecord, _app.MetricRecord),
-)
+Message, Context, RecordDict = _app.Message, _app.Context, _app.RecordDict
+ArrayRecord, ConfigRecord, MetricRecord = _app.ArrayRecord, _app.ConfigRecord, _app.MetricRecord
 Error, Metadata = _app.Error, _app.Metadata
 VERSION = version("flwr")
 _FOLDER = Path(flwr.__file__).parent
@@ -180,12 +179,12 @@ def task_identity(run_id: int, node_id: int = SERVER_NODE) -> Iterator[None]:
 
 
 def dates(unix_s: Callable[[], float]) -> dict[tuple[Any, str], Any]:
-    """Return what to patch so that messages are created at `unix_s()`, in seconds since 1970."""
+    """Return patches with which messages are created at `unix_s()`, in seconds since 1970."""
     return {(_message_module, "now"): lambda: datetime.datetime.fromtimestamp(unix_s(), tz=datetime.UTC)}
 
 
 def waits(sleep: Callable[[float], None]) -> dict[tuple[Any, str], Any]:
-    """Return what to patch so that strategies wait for nodes by `sleep`."""
+    """Return patches with which strategies wait for nodes by `sleep`."""
     return {(_strategy_utils, "sleep"): sleep}
 
 
@@ -193,7 +192,7 @@ def waits(sleep: Callable[[float], None]) -> dict[tuple[Any, str], Any]:
 
 
 def without_threads(sleep: Callable[[float], None], now_s: Callable[[], float]) -> dict[tuple[Any, str], Any]:
-    """Return what to patch so that apps of the older API use no threads. All messages of a round leave at once."""
+    """Return patches with which apps of the older API use no threads. All messages of a round leave at once."""
     following = partial(_follow_nodes, sleep, now_s)
     return {
         (_grid_app, "start_update_client_manager_thread"): following,
@@ -252,24 +251,23 @@ def _ask_all(
             asked[str(client.node_id)] = client
         else:
             _note_answer(partial(alone, client, instruction, timeout, group_id), results, failures)
+
+    def answer(client: Any, reply: Any) -> tuple[Any, Any]:
+        if reply.has_error():
+            raise ValueError(
+                f"Message contains an Error (reason: {reply.error.reason}). "
+                "It originated during client-side execution of a message."
+            )
+        return client, to_result(reply.content)
+
     if messages:
-        of_message = {}
         grid = next(iter(asked.values())).grid
         replies = grid.send_and_receive(messages)
         of_message = {message.metadata.message_id: asked[str(message.metadata.dst_node_id)] for message in messages}
         for reply in replies:
             client = of_message[reply.metadata.reply_to_message_id]
-            _note_answer(partial(_answer, client, reply, to_result), results, failures)
+            _note_answer(partial(answer, client, reply), results, failures)
     return results, failures
-
-
-def _answer(client: Any, reply: Any, to_result: Callable[[Any], Any]) -> tuple[Any, Any]:
-    if reply.has_error():
-        raise ValueError(
-            f"Message contains an Error (reason: {reply.error.reason}). "
-            "It originated during client-side execution of a message."
-        )
-    return client, to_result(reply.content)
 
 
 def _note_answer(asking: Callable[[], tuple[Any, Any]], results: list[Any], failures: list[Any]) -> None:

@@ -150,6 +150,8 @@ class SimulatedGrid(compat.Grid):
         self._sent_to[device] += 1
         name = f"{self._run.run_id} {self._node_ids[device]} {self._sent_to[device]}"
         message_id = sha256(name.encode()).hexdigest()
+        configs = message.content.config_records.values()
+        rounds = (config[_ROUND] for config in configs if _ROUND in config)
         kind, ttl = message.metadata.message_type, message.metadata.ttl
         if ttl <= 0:
             raise ValueError(f"Invalid message: {message}")
@@ -162,7 +164,7 @@ class SimulatedGrid(compat.Grid):
             number,
             device,
             kind,
-            message.metadata.group_id or _round_of(message.content) or str(self._trainings),
+            message.metadata.group_id or str(next(rounds, self._trainings)),
             header + content,
             trains=_trains(message),
             signature=_signature(message.content),
@@ -215,18 +217,15 @@ def _trains(message: Any) -> bool:
     return message.metadata.message_type.partition(".")[0] == "train"
 
 
-def _round_of(records: Any) -> str:
-    """Return the round that strategies of Flower name in a configuration; "" if there is none."""
-    return str(next((record[_ROUND] for record in records.config_records.values() if _ROUND in record), ""))
-
-
 def _signature(records: Any) -> str:
-    """Return what decides the price of a call: configurations without the round, and shapes of arrays."""
+    """Digest the records that decide the price of a call: configurations without the round, and shapes of arrays."""
     found = blake2b(digest_size=8)
     for name, record in records.items():
         if isinstance(record, compat.ConfigRecord):
             items = [item for item in sorted(record.items()) if item[0].replace("-", "_").lower() not in _ROUND_KEYS]
             found.update(f"{name}{items}".encode())
+        elif isinstance(record, compat.ArrayRecord):
+            found.update(f"{name}{[(key, each.shape) for key, each in record.items()]}".encode())
         else:
-            found.update(f"{name}{[(key, getattr(each, 'shape', '')) for key, each in record.items()]}".encode())
+            found.update(f"{name}{sorted(record)}".encode())
     return found.hexdigest()

@@ -1,4 +1,4 @@
-"""What an app's code may change in a process beyond its own objects: it is put back when the code has ended."""
+"""State of a process that an app's code may change beyond its own objects. It is put back when the code has ended."""
 
 from __future__ import annotations
 

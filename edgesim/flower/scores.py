@@ -38,7 +38,8 @@ class Scores:
 
     def seen(self, replies: list[Any]) -> list[Any]:
         """Look at replies that the app gets, and return them."""
-        evaluated = [reply for reply in replies if _evaluates(reply)]
+        answered = (reply for reply in replies if reply.has_content())
+        evaluated = [each for each in answered if each.metadata.message_type.partition(".")[0] == "evaluate"]
         if evaluated:
             self._samples = sum(_samples(reply.content) for reply in evaluated)
             own = [reply for reply in evaluated if not any(name.startswith(_LEGACY) for name in reply.content)]
@@ -81,11 +82,8 @@ class Scores:
         if plain := _plain(metrics):
             self._clock.note(plain)
 
-    def _note_training(self, aggregated: tuple[Any, Mapping[str, Any] | None]) -> None:
-        self._note(aggregated[1] or {})
-
     def patches(self) -> dict[tuple[Any, str], Any]:
-        """Return what to patch so that strategies and histories of Flower note their scores here."""
+        """Return patches with which strategies and histories of Flower note their scores here."""
         return {
             (compat.Strategy, "start"): self._starting(compat.Strategy.start),
             (compat.History, "add_loss_centralized"): self._before(
@@ -118,7 +116,7 @@ class Scores:
                 kwargs["evaluate_fn"] = _after(evaluate, self.server)
             self._strategies += 1
             after = {
-                (strategy, "aggregate_train"): _after(strategy.aggregate_train, self._note_training),
+                (strategy, "aggregate_train"): _after(strategy.aggregate_train, lambda both: self._note(both[1] or {})),
                 (strategy, "aggregate_evaluate"): _after(strategy.aggregate_evaluate, self.clients),
             }
             try:
@@ -155,10 +153,6 @@ def _after(function: Callable[..., Any], noting: Callable[[Any], None]) -> Calla
         return found
 
     return noted
-
-
-def _evaluates(reply: Any) -> bool:
-    return reply.metadata.message_type.partition(".")[0] == "evaluate" and reply.has_content()
 
 
 def _metrics(records: Any) -> dict[str, float]:

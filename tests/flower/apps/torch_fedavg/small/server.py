@@ -22,7 +22,8 @@ def evaluate(server_round, arrays):
 @app.main()
 def main(grid: Grid, context: Context):
     torch.manual_seed(1)
-    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=1.0, min_available_nodes=3)
+    # all three from the start: Flower registers the nodes of a simulation while the server part runs
+    strategy = FedAvg(min_train_nodes=3, min_evaluate_nodes=3, min_available_nodes=3)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(network().state_dict()),
