@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from edgesim.config.plugins import meant
+from edgesim.config.units import FlopsPerSecond, SecondsOrInf
 from edgesim.core.app import App, AppClock, DeviceCode
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
@@ -30,16 +32,16 @@ class AppFolder(NamedTuple):
     config: Mapping[str, Any]  # flat, with the names that apps use
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FlowerApp(App):
     """A Flower app in its folder, unchanged. Its ServerApp runs at the server and its ClientApp on every device."""
 
     path: str  # the folder that `flwr run` gets, with pyproject.toml
     config: Mapping[str, Any] = field(default_factory=dict)  # as --run-config: other values of [tool.flwr.app.config]
     price: Literal["each", "first"] = "each"  # no counterpart: a call is run to learn its price
-    call_timeout_s: float = float("inf")  # seconds of this host after which a call fails; Flower has no such limit
+    call_timeout: SecondsOrInf = inf  # of this host, after which a call fails; Flower has no such limit
     host_seconds: bool = False  # price a call by the CPU seconds of this host; False: by its FLOPs
-    host_flops_per_s: float = 1e10  # FLOPs that a CPU second of this host counts for, with host_seconds
+    host_flops_per_s: FlopsPerSecond = 1e10  # FLOPs that a CPU second of this host counts for, with host_seconds
 
     def check(self) -> None:
         """Raise ConfigError if the folder holds no Flower app, or if keys of `config` are not the app's."""
@@ -63,14 +65,14 @@ class FlowerApp(App):
             node_ids=node_ids,
             seed=key.at(_SERVER).word(),
             overrides=_flat(self.config),
-            call_timeout_s=self.call_timeout_s,
+            call_timeout_s=self.call_timeout,
             host_flops_per_s=self.host_flops_per_s if self.host_seconds else None,
         )
 
     def _found(self) -> AppFolder:
         _check_flower()
-        if self.call_timeout_s <= 0:
-            raise ConfigError(f"app.call_timeout_s: must be above 0, got {self.call_timeout_s:g}")
+        if self.call_timeout <= 0:
+            raise ConfigError(f"app.call_timeout: must be above 0, got {self.call_timeout:g}")
         if self.host_flops_per_s <= 0:
             raise ConfigError(f"app.host_flops_per_s: must be above 0, got {self.host_flops_per_s:g}")
         found = app_folder(Path(self.path).expanduser())

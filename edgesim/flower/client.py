@@ -207,7 +207,7 @@ def _limited(seconds: float, prefix: str) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, _FASTER_S, _FASTER_S)
         while frame is not None:
             if frame.f_code.co_filename.startswith(prefix):
-                raise CallTimeout(f"the call took longer than {seconds:g} s of this host (call_timeout_s)")
+                raise CallTimeout(f"the call took longer than {seconds:g} s of this host (app.call_timeout)")
             frame = frame.f_back
 
     before = signal.signal(signal.SIGALRM, ring)

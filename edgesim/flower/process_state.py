@@ -34,13 +34,13 @@ def single_thread() -> None:
 def put_back() -> Iterator[None]:
     """Restore generators, settings of torch, folder, environment, warnings and logging after a block."""
     with warnings.catch_warnings(), ExitStack() as stack:
-        for one in (*_generators(), *_torch_settings(), *_surroundings()):
+        for one in _restoring():
             stack.callback(one)
         yield
 
 
-class Generators:
-    """State of the global generators of one part of an app, which continues where it stopped."""
+class StateOfPart:
+    """Generators, settings, folder and environment of one part of an app, which continues with what it left."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -48,18 +48,24 @@ class Generators:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Draw from this state in a block. The generators are restored afterwards."""
-        before = _generators()
+        """Run a block with this state; at first with that of the process and seeded generators, on one thread."""
+        before = _restoring()
         if self._state is None:
             seed_all(self._seed)
+            single_thread()
         for one in self._state or ():
             one()
         try:
             yield
         finally:
-            self._state = _generators()
+            self._state = _restoring()
             for one in before:
                 one()
+
+
+def _restoring() -> list[Callable[[], None]]:
+    """Return functions that put the process back into the state that it has now."""
+    return [*_generators(), *_torch_settings(), *_surroundings()]
 
 
 def _generators() -> list[Callable[[], None]]:

@@ -17,7 +17,7 @@ from edgesim.flower.app_time import ClockOfApp, app_sleep, app_time, unix_s
 from edgesim.flower.client import FlowerDevices
 from edgesim.flower.code_digest import digest_of_app
 from edgesim.flower.grid import ServerClock, SimulatedGrid
-from edgesim.flower.process_state import Generators, exception_line, put_back, seed_all, single_thread
+from edgesim.flower.process_state import StateOfPart, exception_line, put_back, seed_all
 from edgesim.flower.scores import Scores
 
 _log = logging.getLogger("edgesim.flower")
@@ -58,11 +58,11 @@ def opened(
 
 
 class _ServerPart:
-    """ServerApp of a folder, with modules, generators and clock of its own."""
+    """ServerApp of a folder, with modules, state of the process and clock of its own."""
 
     def __init__(self, app: AppFolder, seed: int) -> None:
         self._app, self._seed = app, seed
-        self._modules, self._generators = AppModules(app.folder), Generators(seed)
+        self._modules, self._state = AppModules(app.folder), StateOfPart(seed)
         self._folders = (f"{app.folder}/", *compat.WAITING_FOLDERS)
         self._server_app: Any = None
         self._inside = ExitStack()
@@ -107,7 +107,6 @@ class _ServerPart:
             **scores.patches(),
         }
         with put_back(), compat.task_identity(run.run_id), compat.patched(patches):
-            single_thread()
             self._enter()
             try:
                 self._server_app(grid=grid, context=context)
@@ -119,8 +118,8 @@ class _ServerPart:
                 self._inside.close()
 
     def _enter(self) -> None:
-        """Enter the app's modules, generators and clock."""
-        self._inside.enter_context(self._generators.entered())
+        """Enter the app's modules, state and clock."""
+        self._inside.enter_context(self._state.entered())
         self._inside.enter_context(app_time(self._clock, *self._folders))
         self._inside.enter_context(self._modules.entered())
 

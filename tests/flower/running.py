@@ -23,7 +23,7 @@ class Ran(NamedTuple):
 
 def ran(folder: str | Path, config: dict[str, Any] | None = None, devices: int = 3, seed: int = 0, **fates: Any) -> Ran:
     """Run an app. `fates`: of the clock."""
-    code, serve = FlowerApp(str(APPS / folder), config or {}).open(devices, Key(seed))
+    code, serve = FlowerApp(path=str(APPS / folder), config=config or {}).open(devices, Key(seed))
     clock, contexts = FakeClock(code, devices, **fates), []
     make: Callable[..., Any] = compat.Context
 

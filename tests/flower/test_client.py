@@ -23,7 +23,7 @@ def device_part(folder, body, **settings):
     """Return the device part of an app whose function of training is `body`, for two devices."""
     lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
     source = HEAD.replace('    return reply(message, partition=context.node_config["partition-id"])\n', lines)
-    return FlowerApp(str(app_of(folder, source, "rate = 0.5")), **settings).open(2, Key(3))[0]
+    return FlowerApp(path=str(app_of(folder, source, "rate = 0.5")), **settings).open(2, Key(3))[0]
 
 
 def call_of(code, device=0, nth=1):
@@ -138,16 +138,16 @@ def test_host_seconds_price_other_libraries(tmp_path):
 def test_a_call_that_catches_everything_ends_too(tmp_path):
     """The signals come faster, until one arrives where nothing catches it."""
     body = "while True:\n    try:\n        while True: pass\n    except: pass"
-    code = device_part(tmp_path, body, call_timeout_s=0.1)
+    code = device_part(tmp_path, body, call_timeout=0.1)
     assert code.call(call_of(code), b"", 0).failure.startswith("CallTimeout")
 
 
 def test_a_call_ends_at_its_limit(tmp_path):
     """Code that catches exceptions does not catch that."""
     body = "while True:\n    try:\n        while True: pass\n    except Exception: pass"
-    code = device_part(tmp_path, body, call_timeout_s=0.1)
+    code = device_part(tmp_path, body, call_timeout=0.1)
     called = code.call(call_of(code), b"", 0)
-    assert called.failure.startswith("CallTimeout: the call took longer than 0.1 s of this host (call_timeout_s)")
+    assert called.failure.startswith("CallTimeout: the call took longer than 0.1 s of this host (app.call_timeout)")
 
 
 def test_identity_changes_with_code_and_configuration(tmp_path):

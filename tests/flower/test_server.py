@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -97,6 +98,31 @@ def test_runs_repeat_and_leave_the_process_as_it_was():
     assert np.allclose(first.now_s, second.now_s)
 
 
+def test_the_server_part_has_a_folder_and_settings_of_its_own(tmp_path):
+    """Devices and the event loop do not see what it sets, and it finds that again after it has waited."""
+    source = (
+        HEAD.replace(
+            "    return reply(", "    import os; return reply(message, root=int(os.getcwd() == '/'))\n    return ("
+        )
+        + """
+@server.main()
+def main(grid, context):
+    import os, random
+    os.chdir("/"); os.environ["EDGESIM_X"] = "1"
+    first = random.random()
+    replies = grid.send_and_receive(messages(grid.get_node_ids()))
+    kept = {"root": [reply.content["metrics"]["root"] for reply in replies], "drawn": [first, random.random()]}
+    context.state["kept"] = MetricRecord({**kept, "found": int(os.getcwd() == "/" and "EDGESIM_X" in os.environ)})
+"""
+    )
+    folder = os.getcwd()  # noqa: PTH109
+    kept = [ran(app_of(tmp_path, source), seed=seed).context.state["kept"] for seed in (1, 1, 2)]
+    assert kept[0]["root"] == [0, 0, 0]
+    assert kept[0]["found"] == 1
+    assert kept[0]["drawn"] == kept[1]["drawn"] != kept[2]["drawn"]
+    assert (os.getcwd(), "EDGESIM_X" in os.environ) == (folder, False)  # noqa: PTH109
+
+
 def test_an_error_of_the_server_part_is_one_line(tmp_path):
     """It names the line of the app."""
     source = HEAD + "@server.main()\ndef main(grid, context):\n    time.sleep(2)\n    raise KeyError('lost')\n"
@@ -114,7 +140,7 @@ def test_an_error_of_the_server_part_is_one_line(tmp_path):
 def test_an_app_that_cannot_be_loaded(tmp_path, source, said):
     """One line names the file and its error."""
     with pytest.raises(ConfigError, match=said):
-        FlowerApp(str(app_of(tmp_path, source))).open(2, Key(0))
+        FlowerApp(path=str(app_of(tmp_path, source))).open(2, Key(0))
 
 
 def test_the_older_api_waits_for_nodes_in_simulated_time():
@@ -138,7 +164,7 @@ def test_equal_to_the_simulation_of_flower(tmp_path, monkeypatch):
     ours.mkdir()
     theirs.mkdir()
     config = app_of_fedavg(tmp_path)
-    app = FlowerApp(str(config), {"folder": str(ours)})
+    app = FlowerApp(path=str(config), config={"folder": str(ours)})
     code, serve = app.open(3, Key(4))
     clock = FakeClock(code, 3, seed=_seed)
     serve(clock)
