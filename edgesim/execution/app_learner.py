@@ -127,12 +127,17 @@ class CallBackend(Backend):
         doing = lambda item: f"the call of device {item[1].device}, {item[1].kind}"  # noqa: E731
         self._pool = ProcessPool("backend", processes, doing=doing) if processes else None
         self._processes = processes
-        self.warnings: dict[str, None] = {}
+        self.warnings: dict[tuple[str, str], set[int]] = {}  # kind of call and what is to be said -> devices
 
     @property
     def alone(self) -> Sequence[str]:
-        """Warnings of calls, each once."""
-        return list(self.warnings)[:_MOST_TOLD]
+        """Warnings of calls, each once, with the devices that they are about."""
+        lines = []
+        for (kind, said), devices in list(self.warnings.items())[:_MOST_TOLD]:
+            first, more = min(devices), len(devices) - 1
+            others = f" and of {more} other{'s' if more > 1 else ''}" if more else ""
+            lines.append(f"app: {kind} on device {first}{others}: {said}")
+        return lines
 
     def answer(self, items: Sequence[tuple[DeviceCode, Call, bytes, int]]) -> Sequence[Answered]:
         """Return the answer of each item: code, call, state of the device, and seed."""
@@ -307,15 +312,13 @@ class AppLearner:
         """Count a call, remember its price, and tell what went wrong."""
         if self._app.price == "first" and not called.failure:
             self._prices.setdefault((call.device, call.kind, call.signature), called.work)
-        lines = [f"app: a call of device {call.device}, {call.kind}: {line}" for line in called.warnings]
-        if called.failure:
-            lines.append(f"app: a call of device {call.device}, {call.kind}, fails: {called.failure}")
+        lines = [*called.warnings, *([f"fails: {called.failure}"] if called.failure else [])]
         if call.trains:
             self._trained += 1
             self._failed += bool(called.failure)
             self._failure = self._failure or called.failure
         for line in lines:
-            self.backend.warnings.setdefault(line)
+            self.backend.warnings.setdefault((call.kind, line), set()).add(call.device)
 
     # --- cache --------------------------------------------------------------------------------------------------------
 

@@ -216,7 +216,7 @@ def test_an_app_that_fails_ends_the_run_in_one_line():
     with pytest.raises(EdgesimError, match=r"^app: all 4 calls that should train fail, the first with ValueError"):
         simulate(app_scenario(app={"fails": [0, 1]}))
     run = simulate(app_scenario(app={"fails": [1]}))
-    assert run.manifest["warnings"] == ["app: a call of device 1, train, fails: ValueError: no luck"]
+    assert run.manifest["warnings"] == ["app: train on device 1: fails: ValueError: no luck"]
 
 
 def test_another_thread_cannot_use_the_clock():
