@@ -292,6 +292,11 @@ class RecordedRun:
         """Tables that have been read, by name."""
         return {}
 
+    @cached_property
+    def derived(self) -> dict[str, pd.DataFrame]:
+        """Return tables that others worked out from those of the run and keep here, by name."""
+        return {}
+
     def _own(self, table: str) -> pd.DataFrame:
         """Return the rows of the only or chosen session. Raises ConfigError if there are several and none is chosen."""
         if self.chosen is None and len(self.sessions) > 1:

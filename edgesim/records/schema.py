@@ -249,4 +249,5 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
     """Return the frame with these types. Only columns of another type are converted, as each conversion takes time."""
     found = frame.dtypes
     other = {name: dtype for name, dtype in columns.items() if found[name] != dtype}
-    return frame.astype(other) if other else frame  # astype copies every column, whatever it converts
+    # astype of the whole frame would copy every column, whatever it converts
+    return frame.assign(**{name: frame[name].astype(dtype) for name, dtype in other.items()}) if other else frame

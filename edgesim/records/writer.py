@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +54,13 @@ def encoded(frame: pd.DataFrame) -> bytes:
     buffer = io.BytesIO()
     _write([as_arrow(frame)], buffer)
     return buffer.getvalue()
+
+
+@cache
+def _without_rows(table: str) -> bytes:
+    """Return the content of the parquet file of a table that has no rows, as several of most runs have none."""
+    columns = {name: pd.Series(dtype=dtype) for name, dtype in TABLES[table].items()}
+    return encoded(conform(table, pd.DataFrame(columns), table))
 
 
 def join(parts: Iterable[bytes], rest: pd.DataFrame, path: Path) -> None:
@@ -216,12 +224,16 @@ class RunFolder:
         digests = {part.name: part.digest for some in kept.values() for part in some}
         named = {table: [*(part.name for part in some), f"{table}.rest.parquet"] for table, some in kept.items()}
         for table in TABLES:
-            rows = conform(table, tables[table], str(self.path))
             path = new / (named[table][-1] if table in named else f"{table}.parquet")
-            if table not in named and parts.get(table):
-                join((read_file(self.path, name, {name: digest}) for name, digest in parts[table]), rows, path)
+            joined = table not in named and bool(parts.get(table))
+            if tables[table].empty and not joined:
+                path.write_bytes(_without_rows(table))
             else:
-                path.write_bytes(encoded(rows))
+                rows = conform(table, tables[table], str(self.path))
+                if joined:
+                    join((read_file(self.path, name, {name: digest}) for name, digest in parts[table]), rows, path)
+                else:
+                    path.write_bytes(encoded(rows))
             digests[path.name] = digest_of(path)
         for which, arrays in weights.items():
             # safetensors writes the memory in its order, so a transposed view must be laid out first.

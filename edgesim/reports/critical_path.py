@@ -24,6 +24,8 @@ ROUNDING_S = 1e-6  # shorter waits are rounding errors
 
 def attributed(jobs: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:
     """Return the rounds table with the columns critical_*, which hold the result of `attribute` for each round."""
+    if rounds.empty:
+        return rounds.assign(critical_device=NOBODY, **{f"critical_{name}": 0.0 for name in (*_SHARES, "wait_s")})
     found = attribute(jobs, rounds).drop(columns=["round", "server_s"]).add_prefix("critical_")
     return rounds.assign(**{str(name): values.to_numpy() for name, values in found.items()})
 

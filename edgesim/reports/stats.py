@@ -36,6 +36,13 @@ def curve(run: RecordedRun, split: str = "test") -> pd.DataFrame:
     loss, accuracy, and the metrics of `RecordedRun.better` by name. The table rounds defines the costs. An evaluation
     before the first round costs nothing.
     """
+    made = run.derived
+    if f"curve of {split}" not in made:
+        made[f"curve of {split}"] = _curve(run, split)
+    return made[f"curve of {split}"].copy()
+
+
+def _curve(run: RecordedRun, split: str) -> pd.DataFrame:
     evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
     spent = run.rounds[["round", *_TOTALS]].rename(columns=_TOTALS)
     points = pd.merge_asof(evals.sort_values("round", kind="stable"), spent.sort_values("round"), on="round")
