@@ -36,13 +36,9 @@ def curve(run: RecordedRun, split: str = "test") -> pd.DataFrame:
     loss, accuracy, and the metrics of `RecordedRun.better` by name. The table rounds defines the costs. An evaluation
     before the first round costs nothing.
     """
-    made = run.derived
-    if f"curve of {split}" not in made:
-        made[f"curve of {split}"] = _curve(run, split)
-    return made[f"curve of {split}"].copy()
-
-
-def _curve(run: RecordedRun, split: str) -> pd.DataFrame:
+    kept = f"curve of {split}"
+    if kept in run.derived:
+        return run.derived[kept].copy()
     evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
     spent = run.rounds[["round", *_TOTALS]].rename(columns=_TOTALS)
     points = pd.merge_asof(evals.sort_values("round", kind="stable"), spent.sort_values("round"), on="round")
@@ -52,7 +48,8 @@ def _curve(run: RecordedRun, split: str) -> pd.DataFrame:
         of_metric = run.metrics[(run.metrics["name"] == f"{before}{name}") & (run.metrics["device"] == -1)]
         points[name] = points["round"].map(of_metric.drop_duplicates("round", keep="last").set_index("round")["value"])
     points["round"] += 1
-    return points[[*costs_of(run), "flops", "loss", "accuracy", *own]]
+    run.derived[kept] = points[[*costs_of(run), "flops", "loss", "accuracy", *own]]
+    return run.derived[kept].copy()
 
 
 def first_crossing(

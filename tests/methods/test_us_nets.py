@@ -19,7 +19,7 @@ from tests.contracts.support import NORMED, fingerprint, mixed_scenario, run
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.recorded import close_to, record
 from tests.methods.test_fjord import tiers
-from tests.sizes import spread
+from tests.sizes import sized, spread
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 US_NETS = {"name": "us_nets", "widths": list(QUARTERS), "random_widths": 1}
@@ -99,7 +99,7 @@ def test_a_device_s_steps(method, factors, distill, monkeypatch):
     seen = record(monkeypatch)
     scenario = {
         "partition": {"name": "dirichlet_label", "beta": 1},
-        "training": {"batch": 16, "lr": 0.1, "local_epochs": 2},
+        "training": {"batch": 16, "lr": 0.1, "local_epochs": sized(1, 2, 2)},
     }
     run(mixed_scenario(method={**method, "distill": distill}, **scenario))
     widths, between = method.get("widths", [0.5, 1.0]), method.get("random_widths", 0)

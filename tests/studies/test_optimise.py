@@ -154,7 +154,7 @@ method = { fedavg = [], fedprox = ["method={ name = 'fedprox', mu = 0.5 }"] }
 
 def test_a_run_that_never_gets_there_is_no_small_number(here: Path) -> None:
     """One round takes less time than fourteen, and reaches nothing."""
-    search = searched("learns.toml", 8)
+    search = searched("learns.toml", sized(6, 8, 8))
     short = [trial for trial in search.trials if trial.point["stop.rounds"] == "1"]
     assert short and all(trial.values == (None,) and trial.behind > 0 for trial in short)
     [best] = search.best
