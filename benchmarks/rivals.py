@@ -147,7 +147,7 @@ def _contest(
     for _ in range(repeats):
         for name in tuple(found):
             try:
-                found[name].append(_figures(contestants[name], environment, steps))
+                found[name].append(figures_of(contestants[name], environment, steps))
             except programs.ProgramError as error:
                 if contestants[name].is_ours:
                     raise
@@ -166,7 +166,8 @@ def _contest(
         yield from compared(of(found, measure), BASELINE, unit, note, about=f"{workload}, {measure}", **extra)
 
 
-def _figures(contestant: Contestant, environment: Mapping[str, str], steps: int) -> Figures:
+def figures_of(contestant: Contestant, environment: Mapping[str, str], steps: int) -> Figures:
+    """Run a contestant once; return its figures. Raises ProgramError if it fails or took other steps."""
     ran = programs.run(contestant.command, {**environment, **contestant.environment}, memory=True)
     line = next((line for line in ran.out.splitlines() if line.startswith(RESULT)), None)
     if line is None:
