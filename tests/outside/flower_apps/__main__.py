@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def main() -> None:
     if given.write:
         files = {app.name: given.work / app.name / "row.json" for app in APPS}
         rows = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
-        given.write.write_text(page(rows))
+        given.write.write_text(page(rows, {name: version(name).partition("+")[0] for name in ("flwr", "torch")}))
 
 
 if __name__ == "__main__":

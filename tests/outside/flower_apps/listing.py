@@ -102,7 +102,8 @@ APPS = (
         "baselines/floco",
         "uoft-cs/cifar10",
         ("scikit-learn", "torchmetrics"),
-        config={"num-server-rounds": 3, "local-epochs": 1},
+        devices=4,  # of 500 images each
+        config={"num-server-rounds": 3, "local-epochs": 1, "fraction-fit": 0.5},
     ),
     PublicApp(
         "fedrep",
