@@ -238,7 +238,10 @@ class AppLearner:
             seed = self._key.at(_CALLS, call.device, self._calls[call.device]).word()
             items.append((self._code, call, self._states.get(call.device, b""), seed))
             self._calls[call.device] += 1
-        names = [self._name(*item[1:]) for item in items]
+        names = [
+            self._digests.of(self._facts, call.device, call.kind, call.content, state, seed) if self._facts else None
+            for _, call, state, seed in items
+        ]
         known = [self._look_up(name) for name in names]
         places = [place for place, found in enumerate(known) if found is None]
         for place, (called, files) in zip(places, self.backend.answer([items[p] for p in places]), strict=True):
@@ -330,11 +333,6 @@ class AppLearner:
             self._answers = self._answers.of(self._facts)
         except Unidentified as error:
             self.memo.not_kept = f"{error}: nothing is taken from earlier runs or kept for later ones"
-
-    def _name(self, call: Call, state: bytes, seed: int) -> bytes | None:
-        if self._facts is None:
-            return None
-        return self._digests.of(self._facts, call.device, call.kind, call.content, state, seed)
 
     def _look_up(self, name: bytes | None) -> Called | None:
         if name is None or self._answers is None:

@@ -249,5 +249,7 @@ def typed(frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
     """Return the frame with these types. Only columns of another type are converted, as each conversion takes time."""
     found = frame.dtypes
     other = {name: dtype for name, dtype in columns.items() if found[name] != dtype}
-    # astype of the whole frame would copy every column, whatever it converts
-    return frame.assign(**{name: frame[name].astype(dtype) for name, dtype in other.items()}) if other else frame
+    if not other:
+        return frame
+    converted = frame[list(other)].astype(other)  # astype of the whole frame would copy every column
+    return frame.assign(**{str(name): column for name, column in converted.items()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from edgesim.core.errors import ContractError
@@ -38,8 +39,6 @@ class AppMethod(Method):
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"app"}), feedback=True)
 
 
-def _no_module() -> nn.Module:
-    raise ContractError("the network of an app is its own")
-
-
-NO_NETWORK = Network(CostProfile(model="app", input_shape=(), classes=0, layers=(), work=()), _no_module)
+NO_NETWORK = Network(
+    CostProfile(model="app", input_shape=(), classes=0, layers=(), work=()), partial(AppModel().build, (), 0)
+)

@@ -98,18 +98,15 @@ def facts_of_app(code: str) -> bytes:
     return Digests().of("app", code, identity({}), _processors(), installed)
 
 
-def _processors() -> list[str]:
-    return [torch.backends.cpu.get_cpu_capability(), *_processor()]
-
-
 @cache
-def _processor() -> list[str]:
-    """Return the name and the instruction sets of this machine's processor, which choose kernels."""
+def _processors() -> list[str]:
+    """Return torch's instruction set, and the name and instruction sets of this machine's processor."""
+    own = torch.backends.cpu.get_cpu_capability()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return [platform.processor()]
-    return sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+        return [own, platform.processor()]
+    return [own, *sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})]
 
 
 def world_of(parts: Assembly) -> bytes:

@@ -14,6 +14,7 @@ from tests.sizes import thinned
 
 DATA = Path(__file__).parents[1] / "world" / "data" / "traces"
 GOLDEN = Path(__file__).parents[2] / "golden" / "quickstart"
+FLOWER = Path(__file__).parents[2] / "scenarios" / "flower" / "digits"
 STUDY = """
 name = "s"
 base = "tiny.toml"
@@ -69,6 +70,7 @@ COMMANDS = {
     "check": f"{GOLDEN}",
     "export": f"{RUN} --to csv --out tables",
     "report": f"{RUN} {OTHER} --out report.html",
+    "flower run": f"{FLOWER} --run-config num-server-rounds=1 --quiet --out flower",
     "study plan": "study.toml",
     "study run": "study.toml --runs runs",
     "study optimise": "search.toml --trials 1 --runs searched",

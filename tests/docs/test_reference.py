@@ -127,7 +127,9 @@ def test_every_command_is_there_with_its_options() -> None:
     page = generated()["reference/commands.md"]
     root: Any = command_line()
     named = {name for name in root.commands if not getattr(root.commands[name], "commands", None)}
-    named |= {f"{group} {name}" for group in ("study", "import-trace") for name in root.commands[group].commands}
+    named |= {
+        f"{group} {name}" for group in ("flower", "study", "import-trace") for name in root.commands[group].commands
+    }
     assert set(re.findall(r"^## edgesim (.*)$", page, re.MULTILINE)) == named
     assert [row for row in rows_of(page, "argument or option") if not row[1]] == []
     assert "`--checkpoint TIME`" in section("reference/commands.md", "edgesim run")

@@ -65,7 +65,7 @@ CUT = "{name='link_outage', up='9 s', down='1 s'}"
 OUTSIDE = "edgesim.world.links.analytic:Ideal"
 
 KEYS = {
-    "unknown key": Bad("networc: unknown key; did you mean 'network'? (allowed: seed, name, data", ["networc.up=5"]),
+    "unknown key": Bad("networc: unknown key; did you mean 'network'? (allowed: seed, name, app", ["networc.up=5"]),
     "nested key": Bad("stop.round: unknown key; did you mean 'rounds'? (allowed: rounds, accuracy", ["stop.round=3"]),
     "key of a part": Bad(
         "network.upp: unknown key; did you mean 'up'? (allowed: energy_per_bit, latency", ["network.upp=5"]
