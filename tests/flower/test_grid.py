@@ -29,7 +29,7 @@ def test_a_timeout_is_in_simulated_seconds_and_late_replies_can_be_pulled(tmp_pa
     kept, clock = run_of(tmp_path, """
 sent = messages(nodes)
 first = grid.send_and_receive(sent, timeout=4)
-kept["first"] = [reply.content["metrics"]["partition"] for reply in first]
+kept["first"] = sorted(reply.content["metrics"]["partition"] for reply in first)
 kept["at"] = time.time()
 late = [message.metadata.message_id for message in sent
         if message.metadata.message_id not in {reply.metadata.reply_to_message_id for reply in first}]
@@ -53,6 +53,7 @@ def test_an_expired_message_and_a_failed_device_give_error_replies(tmp_path):
     """Time to live is in simulated seconds. Codes are those of Flower's SuperLink."""
     kept, clock = run_of(tmp_path, """
 replies = grid.send_and_receive(messages(nodes, ttl=5.0))
+replies.sort(key=lambda reply: (reply.metadata.created_at, reply.has_error()))
 kept["codes"] = [reply.error.code if reply.has_error() else -1 for reply in replies]
 kept["at"] = [reply.metadata.created_at for reply in replies]
 """, takes_s=late_third, fate=lambda call: "crashed" if call.device == 1 else "")  # fmt: skip

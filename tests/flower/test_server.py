@@ -157,7 +157,7 @@ def test_the_newer_api_waits_for_nodes_in_simulated_time():
 
 @full
 def test_equal_to_the_simulation_of_flower(tmp_path, monkeypatch):
-    """At equal node ids, seeds and order of replies, Flower's own simulation gives the same arrays and metrics."""
+    """At equal node ids, seeds and orders of nodes and replies, Flower's own simulation gives the same, bit by bit."""
     import torch
 
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
@@ -231,18 +231,22 @@ def run_with_flower(folder: Any, overrides: dict[str, Any], code: Any, monkeypat
 
         def process_message(self, message: Any, context: Any) -> Any:
             device = device_of[context.node_id]
-            seed_all(_seed(device, self._sent[device]))
-            reply = self._app(message, context)
+            with put_back():  # as if in a process of its own
+                seed_all(_seed(device, self._sent[device]))
+                reply = self._app(message, context)
             calls.append((self._sent[device], device, dict(reply.content["metrics"])))
             self._sent[device] += 1
             return reply, context
 
     def in_order(self: Any, messages: Any, *, timeout: Any = None) -> Any:
-        return sorted(plain(self, messages, timeout=timeout), key=lambda reply: device_of[reply.metadata.src_node_id])
+        messages = list(messages)
+        places = {message.metadata.dst_node_id: place for place, message in enumerate(messages)}
+        return sorted(plain(self, messages, timeout=timeout), key=lambda reply: places[reply.metadata.src_node_id])
 
-    plain = InMemoryGrid.send_and_receive
+    plain, nodes = InMemoryGrid.send_and_receive, InMemoryGrid.get_node_ids
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     monkeypatch.setattr(InMemoryGrid, "send_and_receive", in_order)
+    monkeypatch.setattr(InMemoryGrid, "get_node_ids", lambda self: sorted(nodes(self)))
     monkeypatch.setattr(in_memory_linkstate, "generate_rand_int_from_bytes", lambda *args, **kwargs: next(ids))
     monkeypatch.setattr(run_simulation, "event", lambda *args, **kwargs: None)
     backend = ModuleType("raybackend")

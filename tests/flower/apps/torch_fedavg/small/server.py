@@ -1,5 +1,6 @@
 """Server."""
 
+import random
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ def evaluate(server_round, arrays):
 
 @app.main()
 def main(grid: Grid, context: Context):
+    random.seed(1)
     torch.manual_seed(1)
     # all three from the start: Flower registers the nodes of a simulation while the server part runs
     strategy = FedAvg(min_train_nodes=3, min_evaluate_nodes=3, min_available_nodes=3)
