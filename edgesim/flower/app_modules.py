@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -33,10 +34,10 @@ class AppModules:
     def entered(self) -> Iterator[None]:
         """Import from the folder first, in a block."""
         # modules of a script or of another app that have names of the folder's
-        tops = self._tops & {name.partition(".")[0] for name in sys.modules}
-        hides = {name for name in sys.modules if name.partition(".")[0] in tops and is_outside(name)}
-        hidden = {name: sys.modules.pop(name) for name in hides | (self._modules.keys() & sys.modules.keys())}
-        before = set(sys.modules)
+        tops = {top for top in self._tops if top in sys.modules and is_outside(top)}
+        names = {name for name in sys.modules if name.partition(".")[0] in tops} if tops else set[str]()
+        hidden = {name: sys.modules.pop(name) for name in names | (self._modules.keys() & sys.modules.keys())}
+        last = next(reversed(sys.modules))
         sys.modules.update(self._modules)
         sys.path.insert(0, str(self.folder))
         try:
@@ -44,10 +45,8 @@ class AppModules:
         finally:
             if str(self.folder) in sys.path:
                 sys.path.remove(str(self.folder))
-            new = [(name, module) for name, module in list(sys.modules.items()) if name not in before]
-            self._modules = {name: module for name, module in new if self._owns(module)}
-            for name in self._modules:
-                del sys.modules[name]
+            new = list(takewhile(lambda name: name != last, reversed(list(sys.modules))))
+            self._modules = {name: sys.modules.pop(name) for name in reversed(new) if self._owns(sys.modules[name])}
             sys.modules.update(hidden)
 
     def attribute(self, reference: str, kind: type[Any]) -> Any:

@@ -109,7 +109,7 @@ def _torch_settings() -> list[Callable[[], None]]:
 def _surroundings() -> list[Callable[[], None]]:
     folder, environment, path = os.getcwd(), dict(os.environ), list(sys.path)  # noqa: PTH109
     root = logging.getLogger()
-    level, handlers, disabled = root.level, list(root.handlers), logging.root.manager.disable
+    level, handlers, disabled = root.level, list(root.handlers), root.manager.disable
     recursion, streams = sys.getrecursionlimit(), (sys.stdout, sys.stderr)
 
     def environment_back() -> None:
@@ -118,9 +118,10 @@ def _surroundings() -> list[Callable[[], None]]:
             os.environ.update(environment)
 
     def logging_back() -> None:
-        root.setLevel(level)
         root.handlers[:] = handlers
-        logging.disable(disabled)
+        if (root.level, root.manager.disable) != (level, disabled):  # setting them costs time
+            root.setLevel(level)
+            logging.disable(disabled)
 
     def python_back() -> None:
         sys.path[:] = path

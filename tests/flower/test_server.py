@@ -100,10 +100,9 @@ def test_runs_repeat_and_leave_the_process_as_it_was():
 
 def test_the_server_part_has_a_folder_and_settings_of_its_own(tmp_path):
     """Devices and the event loop do not see what it sets, and it finds that again after it has waited."""
+    root = 'root=int(__import__("os").getcwd() == "/")'
     source = (
-        HEAD.replace(
-            "    return reply(", "    import os; return reply(message, root=int(os.getcwd() == '/'))\n    return ("
-        )
+        HEAD.replace('partition=context.node_config["partition-id"]', root)
         + """
 @server.main()
 def main(grid, context):
