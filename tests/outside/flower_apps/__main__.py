@@ -31,7 +31,7 @@ OTHERS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "WANDB_MODE": "offline"
 
 
 def fleet(devices: int) -> str:
-    """Return a fleet file: boards of two speeds on Wi-Fi."""
+    """Return a fleet file: boards of two speeds, with the links of their profiles."""
     old = (devices + 1) // 2
     boards = (("pi 4", old, "raspberry_pi_4"), ("pi 5", devices - old, "raspberry_pi_5"))
     tables = [

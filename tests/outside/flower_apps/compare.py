@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isnan, nan
+from math import inf, isnan
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,12 @@ class Difference:
 
 
 def difference(first: Notes, second: Notes) -> Difference:
-    """Compare messages to nodes and replies, each in its order."""
+    """Compare the messages to each node, and its replies, in their order."""
     found = Difference(0.0, 0, 0)
     for way, ours, theirs in (("sent", first.sent, second.sent), ("got", first.got, second.got)):
-        found = _larger(found, _of(way, ours, theirs))
+        for node in sorted({each.node for each in (*ours, *theirs)}):
+            at_node = [[each for each in messages if each.node == node] for messages in (ours, theirs)]
+            found = _larger(found, _of(f"{way}, node {node}", *at_node))
     return found
 
 
@@ -46,7 +48,7 @@ def _of(way: str, ours: Sequence[Passed], theirs: Sequence[Passed]) -> Differenc
         for name, value in one.values.items():
             apart, count = _apart(value, other.values[name])
             numbers += count
-            found = _larger(found, Difference(apart, 0, 0, f"{way} {place}, node {one.node}: {name}"))
+            found = _larger(found, Difference(apart, 0, 0, f"{way}, {place}: {name}"))
         found = _larger(found, Difference(0.0, 1, numbers))
     return found
 
@@ -62,4 +64,4 @@ def _apart(one: Any, other: Any) -> tuple[float, int]:
                 return 0.0, ours.size
             apart = float(np.max(np.abs(ours.astype(float) - theirs.astype(float)), initial=0.0))
             return inf if isnan(apart) else apart, ours.size
-    return 0.0 if one == other else nan, 0
+    return 0.0 if one == other else inf, 0  # texts, bytes and truth values

@@ -37,11 +37,11 @@ class Notes:
         return self.seeds.get((node, number), (node * 1_000_003 + number) % 2**32)
 
     def next_order(self, replied: list[int]) -> list[int]:
-        """Return these nodes in the order of the next noted exchange, if that had the same ones, else ascending."""
-        self._next += 1
-        if self._next <= len(self.orders) and set(self.orders[self._next - 1]) == set(replied):
+        """Return these nodes in the order of the next noted exchange, if that had the same ones, else as they are."""
+        if self._next < len(self.orders) and sorted(self.orders[self._next]) == sorted(replied):
+            self._next += 1
             return self.orders[self._next - 1]
-        return [node for node in self.nodes if node in replied]
+        return replied
 
 
 def seed_all(seed: int) -> None:

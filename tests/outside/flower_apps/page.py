@@ -19,7 +19,8 @@ to their end, and {equal} were equal to Flower's own simulation in every array a
 
 ## Set-up
 
-- **Fleet**: the given number of devices, half Raspberry Pi 4 and half Raspberry Pi 5 on Wi-Fi.
+- **Fleet**: the given number of devices, half Raspberry Pi 4 and half Raspberry Pi 5, at the
+  108 and 186 Mbit/s of their profiles, without latency.
 - **Data**: the apps ask the Hugging Face Hub for data sets by name. The tests have no network, so the script
   writes data sets of the same names and columns into Hugging Face's cache folder
   (`tests/outside/flower_apps/stand_ins.py`). CIFAR-10, MNIST and FashionMNIST are the first 2,000 training and

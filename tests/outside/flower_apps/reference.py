@@ -16,9 +16,11 @@ import pickle
 import sys
 import types
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import flwr.server.server as server
 import flwr.server.superlink.fleet.vce.vce_api as vce
 import flwr.server.superlink.linkstate.in_memory_linkstate as link_state
 import torch
@@ -64,7 +66,11 @@ class SerialBackend(Backend):
         """Do nothing: there are no processes."""
 
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
-        """Return the reply and the context after it. The server's random numbers go on as if it had not run."""
+        """Return the reply and the context after it. The server's random numbers go on as if it had not run.
+
+        Message and context are copies, as those of Ray's actors are.
+        """
+        message, context = pickle.loads(pickle.dumps((message, context)))
         node = message.metadata.dst_node_id
         number = self._calls[node] = self._calls.get(node, 0) + 1
         with kept_generators():
@@ -86,9 +92,45 @@ class OrderedGrid(InMemoryGrid):
         return sorted(super().get_node_ids())
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Return the replies in the order in which the same nodes were noted to reply, else in that of the nodes."""
+        """Return the replies in the order in which the same nodes were noted to reply."""
         replies = {reply.metadata.src_node_id: reply for reply in super().send_and_receive(messages, timeout=timeout)}
         return [replies[node] for node in self.notes.next_order(list(replies))]
+
+
+class Turns:
+    """Thread pool for the clients of Flower's older API that asks one after the other.
+
+    Flower takes their results in the order of a set of futures, which is that of addresses. Here it is the noted one.
+    """
+
+    notes = Notes()
+
+    nodes: ClassVar[dict[Future[Any], int]] = {}
+
+    def __init__(self, max_workers: int | None = None) -> None:
+        self.nodes.clear()
+
+    def __enter__(self) -> Turns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, ask: Any, client: Any, *words: Any) -> Future[Any]:
+        """Ask a client now."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(ask(client, *words))
+        except Exception as error:
+            future.set_exception(error)
+        self.nodes[future] = client.node_id
+        return future
+
+    @classmethod
+    def wait(cls, fs: Iterable[Future[Any]], timeout: float | None = None) -> tuple[list[Future[Any]], set[Any]]:
+        """Return the futures in the order of the replies."""
+        asked = {node: future for future, node in cls.nodes.items() if future in set(fs)}
+        return [asked[node] for node in cls.notes.next_order(list(asked))], set()
 
 
 def _register(nodes: Sequence[int]) -> Any:
@@ -108,7 +150,9 @@ def _register(nodes: Sequence[int]) -> Any:
 
 def simulate(app: Path, devices: int, config: str, notes: Notes) -> Notes:
     """Run an app under Flower's simulation; return what its server part sent, got and asked."""
-    SerialBackend.notes = OrderedGrid.notes = notes
+    SerialBackend.notes = OrderedGrid.notes = Turns.notes = notes
+    futures = types.SimpleNamespace(ThreadPoolExecutor=Turns, wait=Turns.wait, Future=Future)
+    server.concurrent = types.SimpleNamespace(futures=futures)  # type: ignore[attr-defined]
     ray = types.ModuleType("raybackend")
     ray.RayBackend = SerialBackend  # type: ignore[attr-defined]
     sys.modules["flwr.server.superlink.fleet.vce.backend.raybackend"] = ray

@@ -29,7 +29,7 @@ class Accuracy(evaluate.Metric):
         return evaluate.MetricInfo("Share of right answers.", "", datasets.Features(features))
 
     def _compute(self, predictions, references):
-        return {"accuracy": float((predictions == references).mean())}
+        return {"accuracy": sum(map(int.__eq__, map(int, predictions), map(int, references))) / len(references)}
 """
 Columns = Mapping[str, Any]
 Splits = Mapping[str, Columns]
@@ -103,9 +103,9 @@ def _census() -> Splits:
 def _higgs() -> Splits:
     draw, weights = np.random.default_rng(0), np.random.default_rng(1).normal(size=28)
     found = {}
-    for split, rows in (("train", ROWS), ("test", TEST)):
+    for split, rows in (("train", ROWS + 500_000), ("test", TEST)):  # an app tests on 500,000 rows of "train"
         inputs = draw.normal(size=(rows, 28)).astype(np.float32)
-        found[split] = {"label": (inputs @ weights > 0).astype(np.float32).tolist(), "inputs": inputs.tolist()}
+        found[split] = {"label": (inputs @ weights > 0).astype(np.float32), "inputs": inputs}
     return found
 
 
