@@ -209,8 +209,9 @@ def _command(missing: tuple[str, ...], modules: list[str]) -> list[str]:
 
 # --- dependencies -----------------------------------------------------------------------------------------------------
 
-# None is imported: the data set of digits is a file of scikit-learn, MLflow keeps a database with the others.
-NOT_IMPORTED = {"scikit-learn", "sqlalchemy", "alembic"}
+# None is imported: the data set of digits is a file of scikit-learn, MLflow keeps a database with the next two, and
+# the last is for typer.
+NOT_IMPORTED = {"scikit-learn", "sqlalchemy", "alembic", "click"}
 EXTRAS = ("flower", "hf", "ray", "optimise", "tensorboard", "mlflow", "privacy")  # of those who run edgesim
 
 
