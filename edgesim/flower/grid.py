@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from hashlib import blake2b, sha256
 from math import inf
@@ -122,11 +122,8 @@ class SimulatedGrid(compat.Grid):
             if self._empty_at_s == self._clock.now_s:
                 self._take(inf, None)
             self._empty_at_s = self._clock.now_s
-        replies = [self._message(reply) for reply in self._ready(waiting)]
         created_at = EPOCH_S + self._clock.now_s
-        return self._scores.seen(replies) + [
-            compat.unknown_message(each, self._run.run_id, created_at) for each in unknown
-        ]
+        return self._ready(waiting) + [compat.unknown_message(each, self._run.run_id, created_at) for each in unknown]
 
     def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
         """Send messages and wait for all replies, or for `timeout` simulated seconds."""
@@ -136,13 +133,13 @@ class SimulatedGrid(compat.Grid):
         until_s = inf if timeout is None else start_s + timeout
         if until_s > start_s:
             self._take(until_s, numbers)
-        replies = [self._message(reply) for reply in self._ready(numbers)]
+        replies = self._ready(numbers)
         if len(replies) < len(ids):
             self._warn(
                 f"at {self._clock.now_s:g} s the server part stopped waiting for {len(ids) - len(replies)} of "
                 f"{len(ids)} replies: the timeout of its send_and_receive is {timeout:g} simulated seconds"
             )
-        return self._scores.seen(replies)
+        return replies
 
     def _call(self, message: Any, device: int, content: bytes) -> Call:
         """Return the call of a message, which gets its id. What the device reads does not depend on time."""
@@ -180,13 +177,13 @@ class SimulatedGrid(compat.Grid):
                 replies = self._clock.wait(until_s, None if numbers is None else sorted(asked))
             self._arrived |= {reply.call.number: reply for reply in replies}
 
-    def _ready(self, numbers: set[int]) -> Iterator[Reply]:
-        """Yield the answers that have arrived to these calls, once, in the order of sending.
+    def _ready(self, numbers: set[int]) -> list[Any]:
+        """Return the replies that have arrived to these calls, once, in the order of sending.
 
         Flower promises no order. This one lets sums of strategies depend on who answered, and not on who was first.
         """
-        found = sorted(self._arrived.keys() & numbers)
-        yield from [self._arrived.pop(number) for number in found]
+        found = [self._arrived.pop(number) for number in sorted(self._arrived.keys() & numbers)]
+        return self._scores.seen([self._message(each) for each in found], found[-1].call.group if found else "")
 
     def _message(self, reply: Reply) -> Any:
         """Return an answer as the message that the app gets."""

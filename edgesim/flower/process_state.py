@@ -63,11 +63,6 @@ class StateOfPart:
                 one()
 
 
-def _restoring() -> list[Callable[[], None]]:
-    """Return functions that put the process back into the state that it has now."""
-    return [*_generators(), *_torch_settings(), *_surroundings()]
-
-
 def _generators() -> list[Callable[[], None]]:
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     restore: list[Callable[[], None]] = [
@@ -106,7 +101,8 @@ def _torch_settings() -> list[Callable[[], None]]:
     ]
 
 
-def _surroundings() -> list[Callable[[], None]]:
+def _restoring() -> list[Callable[[], None]]:
+    """Return functions that put the process back into the state that it has now."""
     folder, environment, path = os.getcwd(), dict(os.environ), list(sys.path)  # noqa: PTH109
     root = logging.getLogger()
     level, handlers, disabled = root.level, list(root.handlers), root.manager.disable
@@ -132,7 +128,7 @@ def _surroundings() -> list[Callable[[], None]]:
         with suppress(OSError):  # it is gone
             os.chdir(folder)
 
-    return [folder_back, environment_back, logging_back, python_back]
+    return [*_generators(), *_torch_settings(), folder_back, environment_back, logging_back, python_back]
 
 
 def exception_line(error: BaseException, prefix: str) -> str:

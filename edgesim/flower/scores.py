@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
 from math import isfinite
 from typing import Any
@@ -32,33 +32,29 @@ class Scores:
         self._at_server = False
         self._strategies = 0  # that are running and note the means themselves
         self._group = ""
-        self._replies: list[Any] = []  # of the group
+        self._records: list[tuple[float, dict[str, float]]] = []  # samples and metrics of the group's replies
         self._samples = 0.0  # of the evaluation whose replies came last
         self._loss: float | None = None  # that a History got, before the metrics to it
 
-    def seen(self, replies: list[Any]) -> list[Any]:
-        """Look at replies that the app gets, and return them."""
+    def seen(self, replies: list[Any], group: str) -> list[Any]:
+        """Look at replies that the app gets, and return them. `group`: of their round.
+
+        Without a strategy, the means over all replies of a round so far are its score.
+        """
         answered = (reply for reply in replies if reply.has_content())
         evaluated = [each for each in answered if each.metadata.message_type.partition(".")[0] == "evaluate"]
-        if evaluated:
-            self._samples = sum(_samples(reply.content) for reply in evaluated)
-            own = [reply for reply in evaluated if not any(name.startswith(_LEGACY) for name in reply.content)]
-            if own and not self._strategies:
-                self._note_means(own)
+        if not evaluated:
+            return replies
+        self._samples = sum(_samples(reply.content) for reply in evaluated)
+        own = [reply.content for reply in evaluated if not any(name.startswith(_LEGACY) for name in reply.content)]
+        if own and not self._strategies:
+            before = self._records if group == self._group else []
+            self._group, self._records = group, [*before, *((_samples(each), _metrics(each)) for each in own)]
+            samples = sum(weight for weight, _ in self._records)
+            names = set.intersection(*(set(metrics) for _, metrics in self._records)).difference(_WEIGHTS)
+            pairs = [(weight / samples if samples else 1 / len(self._records), each) for weight, each in self._records]
+            self.clients({name: sum(share * each[name] for share, each in pairs) for name in sorted(names)}, samples)
         return replies
-
-    def _note_means(self, evaluated: Sequence[Any]) -> None:
-        """Note means over all replies of a round so far."""
-        group = evaluated[-1].metadata.group_id
-        if group != self._group:
-            self._group, self._replies = group, []
-        self._replies += evaluated
-        records = [(_samples(reply.content), _metrics(reply.content)) for reply in self._replies]
-        samples = sum(weight for weight, _ in records)
-        names = set.intersection(*(set(metrics) for _, metrics in records)).difference(_WEIGHTS)
-        weights = [weight / samples if samples else 1 / len(records) for weight, _ in records]
-        pairs = list(zip(weights, (metrics for _, metrics in records), strict=True))
-        self.clients({name: sum(w * metrics[name] for w, metrics in pairs) for name in sorted(names)}, samples)
 
     def clients(self, metrics: Mapping[str, Any], samples: float | None = None) -> None:
         """Note metrics that clients have reported, aggregated."""

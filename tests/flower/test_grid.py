@@ -138,3 +138,26 @@ for config in ({"epochs": 1, "server-round": 1}, {"epochs": 1, "server-round": 2
     first, second, third = (call.signature for call in clock.calls)
     assert first == second != third
     assert [call.group for call in clock.calls] == ["1", "2", "3"]
+
+
+def test_rounds_of_a_loop_without_groups(tmp_path):
+    """A training begins a round; evaluations after it belong to it, and its score is their mean."""
+    source = (
+        HEAD
+        + """
+@client.evaluate()
+def evaluate(message, context):
+    return reply(message, loss=float(context.node_config["partition-id"]) + message.content["config"]["rate"])
+
+@server.main()
+def main(grid, context):
+    for _ in range(2):
+        for kind in ("train", "evaluate"):
+            grid.send_and_receive(messages(grid.get_node_ids(), kind))
+"""
+    )
+    clock = ran(app_of(tmp_path, source)).clock
+    assert [call.group for call in clock.calls] == ["1"] * 6 + ["2"] * 6
+    assert [(at_s, metrics) for at_s, _, metrics, _ in clock.scores] == [
+        (at_s, {"loss": pytest.approx(1.1)}) for at_s in (2.0, 4.0)
+    ]

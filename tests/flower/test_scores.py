@@ -45,15 +45,15 @@ def test_the_server_part_comes_first():
 def test_replies_of_a_loop_are_averaged_by_round():
     """Weighted by their samples; replies of a round that come later move its mean."""
 
-    def reply(group, **metrics):
+    def reply(**metrics):
         with compat.task_identity(1):
-            message = compat.Message(compat.RecordDict(), 5, "evaluate", group_id=group)
+            message = compat.Message(compat.RecordDict(), 5, "evaluate")
         return compat.Message(compat.RecordDict({"m": compat.MetricRecord(metrics)}), reply_to=message)
 
     def noting(scores):
-        scores.seen([reply("1", loss=1.0, **{"num-examples": 1}), reply("1", loss=4.0, **{"num-examples": 2})])
-        scores.seen([reply("1", loss=7.0, **{"num-examples": 3})])
-        scores.seen([reply("2", loss=2.0), reply("2", loss=4.0)])
+        scores.seen([reply(loss=1.0, **{"num-examples": 1}), reply(loss=4.0, **{"num-examples": 2})], "1")
+        scores.seen([reply(loss=7.0, **{"num-examples": 3})], "1")
+        scores.seen([reply(loss=2.0), reply(loss=4.0)], "2")
 
     found = [(metrics["loss"], samples) for _, _, metrics, samples in scored(noting).scores]
     assert found == [(pytest.approx(3.0), 3), (pytest.approx(5.0), 6), (pytest.approx(3.0), 0)]
