@@ -25,6 +25,7 @@ class Score(NamedTuple):
     samples: int
     metrics: Mapping[str, float] = {}
     merit: float | None = None
+    has_loss: bool = True  # False: an app names none, so that NaN tells nothing
 
     @property
     def rank(self) -> float:

@@ -270,7 +270,7 @@ class Rounds:
             scores = closed.scores.get()
             for split, score in scores.items():
                 self._write_evaluation(closed, split, score)
-            losses = [score.loss for score in scores.values()]
+            losses = [score.loss for score in scores.values() if score.has_loss]
             if "test" in scores:
                 metrics = {**scores["test"].metrics, "loss": scores["test"].loss}
                 accuracy = None if isnan(scores["test"].accuracy) else scores["test"].accuracy

@@ -260,7 +260,7 @@ class AppLearner:
         """Note a score of the current model, for the round that closes next."""
         rest = {name: float(value) for name, value in metrics.items() if name not in ("loss", "accuracy")}
         loss, accuracy = float(metrics.get("loss", nan)), float(metrics.get("accuracy", nan))
-        self._scores[split] = Score(loss, accuracy, samples, rest)
+        self._scores[split] = Score(loss, accuracy, samples, rest, has_loss="loss" in metrics)
 
     def note(self, metrics: Mapping[str, float]) -> None:
         """Note further numbers of the round that closes next."""

@@ -196,6 +196,7 @@ def test_stop_rules_end_an_app_that_would_go_on():
     run = seen_by(server, stop={"accuracy": 0.75})[1]
     assert run.manifest["stop_reason"] == "accuracy 0.75 reached"
     assert run.evals.accuracy.tolist()[-1] == 0.8
+    assert run.manifest["diverged"] is None  # it names no loss
     assert seen_by(server, stop={"sim_time": "10 s"})[1].manifest["totals"]["sim_time_s"] == 10.0
 
 
