@@ -32,6 +32,7 @@ LEFT_OUT = {
     "docs/howto/speed.md": 5,
     "docs/howto/traces.md": 4,
     "docs/tutorial/first_decision.md": 1,
+    "docs/tutorial/flower_app.md": 1,
 }
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 WITH_BLOCKS = [page for page in PAGES if blocks_of(ROOT / page)]
