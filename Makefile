@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 DECISIONS := how_many_phones which_deadline which_method when_to_train chips_or_links
 
-.PHONY: demo decision decisions quick test test-rest test-all test-nightly durations check format lint types tests golden studies-quick studies-page \
+.PHONY: demo decision decisions quick test test-rest test-all test-nightly durations check format lint types tests golden flower-versions studies-quick studies-page \
 	methods-page validation performance docs clean
 
 demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
@@ -63,6 +63,16 @@ lint:
 
 types:
 	$(BIN)/mypy
+
+# The oldest supported version of Flower, and the newest that there is.
+FLOWER_VERSIONS ?= "flwr==1.38.0" flwr
+
+flower-versions: .venv/dev  ## Run the tests of Flower apps with the oldest and the newest version of Flower
+	for version in $(FLOWER_VERSIONS); do \
+		folder=$$(mktemp -d) && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $$folder $$version && \
+		PYTHONPATH=$$folder EDGESIM_TEST_SIZE=all $(BIN)/python -m pytest -q tests/flower && rm -r $$folder || exit 1; \
+	done
 
 golden: .venv/dev  ## Compare the golden tables with what their studies give now; the tests do so too
 	$(BIN)/edgesim check --workers 2
