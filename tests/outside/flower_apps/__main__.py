@@ -80,12 +80,11 @@ def run_app(app: PublicApp, checkout: Path, work: Path) -> dict[str, Any]:
     row |= _told(folder / "run")
     notes = pickle.loads((folder / "edgesim.pkl").read_bytes())
     row["errors"] = sum("error" in each.values for each in notes.got)
-    if app.compared:
-        words = ["tests.outside.flower_apps.reference", str(path), "--devices", str(app.devices)]
-        words += ["--config", config, "--notes", "edgesim.pkl", "--out", "flower.pkl"]
-        row["reference_failed"] = ran(words, folder, "flower.log", variables)
-        if not row["reference_failed"]:
-            row |= vars(difference(notes, pickle.loads((folder / "flower.pkl").read_bytes())))
+    words = ["tests.outside.flower_apps.reference", str(path), "--devices", str(app.devices)]
+    words += ["--config", config, "--notes", "edgesim.pkl", "--out", "flower.pkl"]
+    row["reference_failed"] = ran(words, folder, "flower.log", variables)
+    if not row["reference_failed"]:
+        row |= vars(difference(notes, pickle.loads((folder / "flower.pkl").read_bytes()), app.without))
     return row
 
 
