@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import pickle
+import re
 import shlex
 import subprocess
 import sys
@@ -58,7 +59,10 @@ def ran(words: Sequence[str], folder: Path, log: str, variables: dict[str, str])
     if not code:
         return ""
     lines = [line.strip() for line in (folder / log).read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {code}"
+    last = lines[-1] if lines else f"exit code {code}"
+    return re.sub(
+        r" ?\(?/[^ )]*/(lib|site-packages|flwr|examples|baselines)/[^ )]*\)?| in /[^ ]*", "", last
+    )  # paths here
 
 
 def run_app(app: PublicApp, checkout: Path, work: Path) -> dict[str, Any]:

@@ -41,6 +41,7 @@ _SECRET = {
     "without": "secaggplus_configs",
     "why": "SecAgg+ draws keys and masks from the operating system, so its own record is not compared. The models are.",
 }
+_OLD = {"why": "That name is in no flwr from 1.38 on."}
 _HOST = {"host_seconds": True}
 _HALF = {"fraction-train": 0.5, "fraction-evaluate": 0.5}
 _SMALL_VFL = {"num-server-rounds": 20}
@@ -71,8 +72,8 @@ APPS = (
         "quickstart-jax", "ylecun/mnist", "jax", "flax", devices=4, config={"num-server-rounds": 3}, host_seconds=True
     ),
     _example("quickstart-pennylane", "uoft-cs/cifar10", "pennylane", devices=4, config={"num-server-rounds": 1}),
-    _example("custom-mods", "uoft-cs/cifar10", "tensorboard", "wandb"),
-    _example("advanced-pytorch", "zalando-datasets/fashion_mnist", "wandb", config={"num-server-rounds": 4}),
+    _example("custom-mods", "uoft-cs/cifar10", "tensorboard", "wandb", **_OLD),
+    _example("advanced-pytorch", "zalando-datasets/fashion_mnist", "wandb", config={"num-server-rounds": 4}, **_OLD),
     _example("opacus", "uoft-cs/cifar10", "opacus", devices=4),
     _example("fl-dp-sa", "ylecun/mnist", devices=20, **_SECRET),
     _example("fl-tabular", "scikit-learn/adult-census-income", "scikit-learn", devices=5),
@@ -114,5 +115,6 @@ APPS = (
         "baselines/fedrep",
         "cifar10",
         config={"num-server-rounds": 2, "num-local-epochs": 1, "fraction-fit": 0.3},
+        **_OLD,  # type: ignore[arg-type]
     ),
 )

@@ -85,10 +85,10 @@ def _remarks(shown: list[tuple[PublicApp, Row]]) -> str:
     remarks = []
     for app, row in shown:
         if row["failed"]:
-            remarks.append(f"- **{app.name}** failed: {row['failed']}")
+            remarks.append(f"- **{app.name}** failed: {row['failed']}. {app.why}".rstrip())
         if row.get("errors"):
-            remarks.append(f"- **{app.name}**: {row['errors']} client calls raised an exception. {app.why}".rstrip())
-        elif app.why:
+            remarks.append(f"- **{app.name}**: {row['errors']} client calls raised an exception.")
+        if app.why and not row["failed"]:
             remarks.append(f"- **{app.name}**: {app.why}")
     priced = [app.name for app, row in shown if app.host_seconds and not row["failed"]]
     free = [app.name for app, row in shown if not row["failed"] and not row["flops"]]
@@ -98,9 +98,7 @@ def _remarks(shown: list[tuple[PublicApp, Row]]) -> str:
             "`--host-seconds`, so their times depend on the host."
         )
     if free:
-        remarks.append(
-            f"- **{', '.join(free)}** count 0 FLOPs: their work is NumPy's. Their time is that of the links."
-        )
+        remarks.append(f"- **{', '.join(free)}** count 0 FLOPs. Their simulated time is that of links and sleeping.")
     return "\n" + "\n".join(remarks) + "\n" if remarks else ""
 
 
