@@ -27,6 +27,7 @@ from tests.outside.flower_apps.page import page
 from tests.outside.flower_apps.stand_ins import environment, write_all, write_metric
 
 ROOT = Path(__file__).parents[3]
+PATHS = re.compile(r" in /[^ ]*| \(/[^)]*\)")  # of this machine
 LIMIT_S = 900.0  # of one run
 OTHERS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "WANDB_MODE": "offline", "FLWR_TELEMETRY_ENABLED": "0"}
 
@@ -60,9 +61,7 @@ def ran(words: Sequence[str], folder: Path, log: str, variables: dict[str, str])
         return ""
     lines = [line.strip() for line in (folder / log).read_text(errors="replace").splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit code {code}"
-    return re.sub(
-        r" ?\(?/[^ )]*/(lib|site-packages|flwr|examples|baselines)/[^ )]*\)?| in /[^ ]*", "", last
-    )  # paths here
+    return PATHS.sub("", last)
 
 
 def run_app(app: PublicApp, checkout: Path, work: Path) -> dict[str, Any]:
