@@ -319,6 +319,49 @@ MUTATIONS = (
         "break\n        return total_s",
         ("world",),
     ),
+    # code of users
+    Mutation(
+        "sleep of an app's client takes no time",
+        "(seconds + task.counted.idle_s, joules)",
+        "(seconds, joules)",
+        ("engine", "flower"),
+    ),
+    Mutation(
+        "a device keeps its state although its call was not computed",
+        "if completion.computed and called is not None:",
+        "if called is not None:",
+        ("engine", "flower"),
+    ),
+    Mutation(
+        "a call whose time is over is not answered",
+        "if call.number not in in_time:",
+        "if call.number in in_time:",
+        ("engine", "flower"),
+    ),
+    Mutation(
+        "a cached call is used although a file that it read has changed",
+        "return ReadFile(path, found.st_size, found.st_mtime_ns)",
+        "return ReadFile(path, 0, 0)",
+        ("engine",),
+    ),
+    Mutation(
+        "the first price of a device is that of all devices",
+        "self._prices.setdefault((call.device, call.kind, call.signature), called.work)",
+        "self._prices.setdefault((0, call.kind, call.signature), called.work)",
+        ("engine",),
+    ),
+    Mutation(
+        "picked rows count as all rows of a tensor",
+        "if op.picks:  # it reads the rows that it picks, and not all that there are",
+        "if False:",
+        ("foreign", "flower"),
+    ),
+    Mutation(
+        "a loop may do twice the work of its price",
+        "_MOST_OFF = 0.01",
+        "_MOST_OFF = 1.01",
+        ("foreign",),
+    ),
 )
 
 
