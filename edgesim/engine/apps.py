@@ -27,6 +27,8 @@ from edgesim.engine.session import Session
 from edgesim.engine.watchdog import NOBODY_LEFT
 
 _PATIENCE_S = 10.0  # of the host, for a server part to end once the run has ended
+# Sleeps in a row, without a call, after which an app waits for ever: where no device will come or go, and anywhere.
+_MOST_SLEEPS, _MOST_SLEEPS_AT_ALL = 1_000, 1_000_000
 _BARE = Payload(frozenset())  # what its messages hold is counted with the work
 
 
@@ -152,6 +154,8 @@ class _AppRun(AppClock):
         self._ended: list[Any] = []  # completions since the last round
         self._trained: set[int] = set()  # devices that have trained, or failed to, since the last round
         self._group: str | None = None  # of the newest calls
+        self._sleeps = 0  # in a row, since the newest call
+        self._looked_s = -inf  # time at which it was last asked who can be reached
 
     # --- in the thread of the server part -----------------------------------------------------------------------------
 
@@ -168,6 +172,7 @@ class _AppRun(AppClock):
     def reachable(self) -> Sequence[int]:
         """Return the devices that can be reached now, ascending, whether or not they are busy."""
         self._check_thread()
+        self._look()
         there: list[int] = np.flatnonzero(self._session.presence.seen(self._session.now_s)).tolist()
         return there
 
@@ -236,7 +241,14 @@ class _AppRun(AppClock):
             self._group = call.group
             self._open[call.number] = call
             self._queued.setdefault(call.device, deque()).append(call)
-        self._session.presence.new_occasion()
+        self._sleeps = 0
+        self._look()
+
+    def _look(self) -> None:
+        """Begin a new occasion to ask devices, once at an instant, so that those that can be reached can be asked."""
+        if self._session.now_s > self._looked_s:
+            self._looked_s = self._session.now_s
+            self._session.presence.new_occasion()
 
     def _close_round(self, ended: list[Any]) -> Generator[Any, Any, None]:
         """Close a round with the calls that have been answered since the last one."""
@@ -250,6 +262,11 @@ class _AppRun(AppClock):
     def _pass_time(self, request: _Request) -> Generator[Any, Any, None]:
         """Let time pass until a request is fulfilled or its time is over."""
         session = self._session
+        if request.kind == "sleep" and not self._open:
+            self._sleeps += 1
+            change_s = session.presence.wait_s(session.now_s) if self._sleeps % _MOST_SLEEPS == 0 else 0.0
+            if change_s == inf or self._sleeps == _MOST_SLEEPS_AT_ALL:
+                self._rounds.end(f"the app slept {self._sleeps} times in a row without asking a device")
         while not self._rounds.stopped:
             self._dispatch()
             if request.numbers is None:

@@ -220,6 +220,40 @@ def test_an_app_that_fails_ends_the_run_in_one_line():
     assert run.manifest["warnings"] == ["app: train on device 1: fails: ValueError: no luck"]
 
 
+def test_an_app_that_waits_for_devices_that_will_never_be_there_ends():
+    def server(clock: AppClock) -> None:
+        while len(clock.reachable()) < 3:
+            clock.sleep(1.0)
+
+    run = seen_by(server)[1]
+    assert run.manifest["stop_reason"] == "the app slept 1000 times in a row without asking a device"
+
+
+def test_who_is_there_by_chance_is_drawn_anew_when_time_has_passed():
+    def server(clock: AppClock) -> int:
+        looks = [clock.reachable(), clock.reachable()]
+        assert looks[0] == looks[1]
+        looks_later = 0
+        while len(clock.reachable()) < 2:
+            clock.sleep(1.0)
+            looks_later += 1
+        calls = call_all(clock, 0, "a")
+        assert len(clock.wait(calls=[call.number for call in calls])) == 2
+        return looks_later
+
+    assert seen_by(server, availability={"name": "bernoulli", "p": 0.5}, seed=3)[0] > 0
+
+
+def test_a_device_that_did_not_compute_keeps_what_it_had():
+    def server(clock: AppClock) -> list[bytes]:
+        clock.send([Call(0, 0, "train", "a", b"x" * 500)])
+        clock.send([Call(1, 0, "train", "a", b"x" * 500, expires_s=5.5)])  # which ends while it computes
+        clock.send([Call(2, 0, "train", "a", b"x" * 500)])
+        return [reply.content.split()[0] if reply.content else b"" for reply in clock.wait(calls=[0, 1, 2])]
+
+    assert seen_by(server)[0] == [b"1", b"", b"2"]
+
+
 def test_another_thread_cannot_use_the_clock():
     def server(clock: AppClock) -> str:
         told: list[str] = []

@@ -19,7 +19,7 @@ FRAMING_BYTES = 1_500  # of Flower's records, names and metrics around the numbe
 
 def test_the_same_work_takes_the_same_seconds_and_joules():
     learning = {
-        "data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": [200]}, "method": "fedavg",
+        "data": "digits", "partition": "iid", "model": "cnn_digits", "method": "fedavg",
         "training": {"local_epochs": 2, "batch": 16, "lr": 0.1}, "stop": {"rounds": 2},
     }  # fmt: skip
     scenario = load_scenario({**WORLD, **learning, "backend": "null"})

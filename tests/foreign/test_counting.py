@@ -428,3 +428,10 @@ def test_higher_order_operations_run() -> None:
     x = torch.ones(1, 1, 4, 8)
     with warnings.catch_warnings(action="ignore"):  # that it is slow without a compiler
         assert flops_of(lambda: flex_attention(x, x, x)) == 2 * 2 * 4 * 4 * 8
+
+
+def test_rows_that_are_picked_count_and_not_all_rows_that_there_are():
+    table = torch.zeros(1000, 8)
+    with Counter(kinds=True) as counter:
+        table[torch.tensor([3, 5])]
+    assert counter.counted().work["bytes"] == 2 * 2 * 8 * 4  # read and written

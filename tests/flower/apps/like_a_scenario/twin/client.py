@@ -10,7 +10,9 @@ app = ClientApp()
 
 
 def network():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 10))
+    convolutions = [nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)]
+    blocks = [layer for each in convolutions for layer in (each, nn.MaxPool2d(2), nn.ReLU())]
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(128, 10))
 
 
 @app.train()
