@@ -87,7 +87,9 @@ def _remarks(shown: list[tuple[PublicApp, Row]]) -> str:
         if row["failed"]:
             remarks.append(f"- **{app.name}** failed: {row['failed']}. {app.why}".rstrip())
         if row.get("errors"):
-            remarks.append(f"- **{app.name}**: {row['errors']} client calls raised an exception.")
+            remarks.append(
+                f"- **{app.name}**: {row['errors']} client calls raised an exception, as under Flower's simulation."
+            )
         if app.why and not row["failed"]:
             remarks.append(f"- **{app.name}**: {app.why}")
     priced = [app.name for app, row in shown if app.host_seconds and not row["failed"]]
