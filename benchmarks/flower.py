@@ -1,8 +1,9 @@
-"""What does a Flower app cost? FedAvg of workload W1 as a Flower app: edgesim, `flwr run`, and the loop by hand.
+"""What does a Flower app cost? FedAvg of workload W1 as a Flower app: edgesim, Flower's own engine, the loop by hand.
 
-edgesim runs the app in two worker processes, counts its FLOPs and bytes, and simulates 100 boards. `flwr run` runs it
-on Flower's own engine, Ray, with two actors of one CPU each. The bare loop trains the same network on the same images
-in two processes. All are checked to have taken the same number of SGD steps. Needs flwr, and Ray for `flwr run`.
+edgesim runs the app in two worker processes, counts its FLOPs and bytes, and simulates 100 boards. "Flower, Ray" is the
+engine of `flwr run`, with two actors of one CPU each, but without the SuperLink that `flwr run` starts and asks. The
+bare loop trains the same network on the same images in two processes. All are checked to have taken the same number of
+SGD steps. Needs flwr, and Ray for its engine.
 
 Run: python benchmarks/flower.py [--rounds N] [--data noise]
 """
