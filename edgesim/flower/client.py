@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +24,7 @@ from edgesim.flower.app_time import EPOCH_S, ClockOfApp, app_time
 from edgesim.flower.code_digest import digest_of_app
 from edgesim.flower.process_state import exception_line, put_back, seed_all, single_thread
 from edgesim.foreign.counted import Counted, unseen_work
+from edgesim.foreign.isolation import NamesKept, own_interrupts, worker_ended
 
 _AGAIN_S = 1.0  # from one signal to the next, as code may catch the first ones
 _CAUGHT = 3  # signals after which they come faster
@@ -74,14 +75,15 @@ class FlowerDevices(DeviceCode):
         )
         clock, measured = _DeviceClock(), _Measured(self.host_flops_per_s)
         identity = compat.task_identity(self.run_id, self.node_ids[call.device])
-        with put_back(), identity, compat.patched(compat.dates(lambda: EPOCH_S)), _own_interrupts() as interrupted:
+        with put_back(), identity, compat.patched(compat.dates(lambda: EPOCH_S)), own_interrupts() as interrupted:
             try:
                 content, kept = self._answer(message, context, seed, clock, measured)
                 failure, warnings = "", measured.warnings(call)
             except BaseException as error:  # SystemExit and KeyboardInterrupt of the app's code too
                 if interrupted():
                     raise
-                content, kept = compat.message_to_bytes(compat.Message(compat.told(error), reply_to=message)), state
+                asked = compat.message_from_bytes(call.content)  # as the code may have changed the other
+                content, kept = compat.message_to_bytes(compat.Message(compat.told(error), reply_to=asked)), state
                 failure, warnings = exception_line(error, f"{self.folder}/"), ()
         return Called(content, kept, measured.work(call, content, clock.slept_s), failure, warnings)
 
@@ -94,7 +96,8 @@ class FlowerDevices(DeviceCode):
         single_thread()
         prefix = f"{self.folder}/"
         with client.modules.entered(), app_time(clock, prefix):
-            with _limited(self.call_timeout_s, prefix), measured.counting():
+            limit_s = self.call_timeout_s
+            with _limited(limit_s, prefix), worker_ended(limit_s), measured.counting(), NamesKept():
                 reply = client.app(message, context)
             if not isinstance(reply, compat.Message):
                 raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
@@ -217,26 +220,3 @@ def _limited(seconds: float, prefix: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def _own_interrupts() -> Iterator[Callable[[], bool]]:
-    """Tell whether Ctrl+C was pressed in a block, and not KeyboardInterrupt raised by its code."""
-    pressed = [False]
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: Any) -> None:
-        pressed[0] = True
-        if callable(before):
-            before(number, frame)
-
-    if callable(before):
-        signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: pressed[0]
-    finally:
-        if callable(before):
-            signal.signal(signal.SIGINT, before)

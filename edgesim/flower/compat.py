@@ -45,6 +45,7 @@ from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity as _TaskIdentity
 
 from edgesim.core.errors import ConfigError
+from edgesim.foreign.isolation import text_of
 
 Message, Context, RecordDict = _app.Message, _app.Context, _app.RecordDict
 ArrayRecord, ConfigRecord, MetricRecord = _app.ArrayRecord, _app.ConfigRecord, _app.MetricRecord
@@ -123,13 +124,21 @@ class ChangedRunConfig(ValueError):
     """Raised if a ClientApp has changed the run_config of its context."""
 
 
+def _text(error: BaseException) -> str:
+    """Return the text of an exception as it can be sent, also if its class cannot say it."""
+    try:
+        return str(error).encode(errors="replace").decode()
+    except BaseException:  # its __str__ may raise anything
+        return text_of(error)
+
+
 def told(error: BaseException) -> Any:
     """Return the Error that Flower's simulation sends if a ClientApp raises an exception or cannot be loaded."""
     if isinstance(error, ConfigError):
         return Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, f"{_LoadClientAppError}:<'{error}'>")
     if isinstance(error, ChangedRunConfig):
         return Error(ErrorCode.UNKNOWN, f"{ValueError}:<'{error}'>")
-    said = _ClientAppException(str(error))
+    said = _ClientAppException(_text(error))
     return Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(said)}:<'{said}'>")
 
 

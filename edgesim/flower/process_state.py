@@ -6,12 +6,12 @@ import logging
 import os
 import random
 import sys
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager, suppress
 
 import numpy as np
+
+from edgesim.foreign import isolation
 
 
 def seed_all(seed: int) -> None:
@@ -32,11 +32,17 @@ def single_thread() -> None:
 
 @contextmanager
 def put_back() -> Iterator[None]:
-    """Restore generators, settings of torch, folder, environment, warnings and logging after a block."""
-    with warnings.catch_warnings(), ExitStack() as stack:
-        for one in _restoring():
-            stack.callback(one)
-        yield
+    """Restore generators and all that `isolation.put_back` restores after a block."""
+    restoring = _generators()
+    with isolation.put_back():
+        try:
+            yield
+        finally:
+            try:
+                for one in restoring:
+                    one()
+            except Exception as error:  # functions that it needs are gone
+                raise isolation.unfit(error) from error
 
 
 class StateOfPart:
@@ -133,11 +139,12 @@ def _restoring() -> list[Callable[[], None]]:
 
 def exception_line(error: BaseException, prefix: str) -> str:
     """Return one line about an exception, with the innermost line of a file whose path begins with `prefix`."""
-    told: Any = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    name, text = type.__getattribute__(type(error), "__name__"), isolation.text_of(error)
+    told = name if text == name else f"{name}: {text}"
     place, step = "", error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
         if file.startswith(prefix):
             place = f" ({file.removeprefix(prefix)}:{step.tb_lineno})"
         step = step.tb_next
-    return " ".join(f"{told}"[:500].split()) + place
+    return told + place

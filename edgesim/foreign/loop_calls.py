@@ -22,12 +22,12 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalState
 from edgesim.core.rng import Key
 from edgesim.files.own_code import own_frames
-from edgesim.files.reading import in_short, quoted
+from edgesim.files.reading import quoted
 from edgesim.foreign.counting import Counter
+from edgesim.foreign.isolation import NamesKept, own_interrupts, put_back, text_of
 from edgesim.foreign.loops import ROUND, LoopPrice, OwnLoop, fitted
 from edgesim.learning.models.seeding import all_seeded
 from edgesim.learning.train.context import Context
-from edgesim.learning.train.torch_settings import restored_torch
 
 _MOST_OFF = 0.01  # share of its price by which the work of a call may be off
 _KEYS = ("samples", "metrics", "steps")  # of the answer
@@ -204,13 +204,21 @@ def _called(loop: OwnLoop, local: LocalState, local_sgd: LocalSGD, context: Cont
     )
     counter = Counter(kinds)
     try:
-        with all_seeded(context.key), restored_torch(), counter:
+        with (
+            put_back(),
+            own_interrupts() as interrupted,
+            all_seeded(context.key),
+            counter,
+            NamesKept(),
+        ):
             returned = function(model, data, config)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except BaseException as error:  # the user's code may raise anything
+        if interrupted() or isinstance(error, EdgesimError):
+            raise
         frames, (*_, last) = own_frames(error), traceback.walk_tb(error.__traceback__)
         # a function of an installed package is no own code
         place = frames.place if frames else f"{Path(last[0].f_code.co_filename).name}, line {last[1]}"
-        fault = f"{type(error).__name__}: {in_short(error)}"
+        fault = f"{type(error).__name__}: {text_of(error)}"
         raise EdgesimError(f"method.local: {loop.loop} fails on {_job(context)}: {fault} ({place})") from error
     counted, of = counter.counted(), f"method.local: {loop.loop} on {_job(context)}"
     answer = LoopAnswer.read(of, returned, len(data), counted.steps)

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 
 # What an act does to a run: "silent": none of its numbers change. "answers": some call fails, or answers with nonsense.
 # "endless": a call ends by its timeout. "kills": the process of the call ends.
-Effect = Literal["silent", "answers", "endless", "kills"]
+# "spoils": its process is unfit for more calls.
+Effect = Literal["silent", "answers", "endless", "kills", "spoils"]
 
 
 class Act(NamedTuple):
@@ -267,15 +268,6 @@ ACTS: list[Act] = [
                 again()
         again()
         """,
-        """
-        import threading
-        event = threading.Event()
-        while True:
-            try:
-                event.wait(0.05)
-            except BaseException:
-                pass
-        """,
     ),
     *_acts(
         "changes global random generators",
@@ -387,7 +379,7 @@ ACTS: list[Act] = [
     ),
     *_acts(
         "replaces functions of Python",
-        "silent",
+        "answers",
         "import time; time.<<sleep|time|monotonic|perf_counter>> = lambda *given: <<0|3|None>>",
         "import builtins; builtins.<<open|print|len|isinstance|sum|dict>> = None",
         "import builtins; del builtins.<<open|sorted|max>>",
@@ -400,7 +392,7 @@ ACTS: list[Act] = [
     ),
     *_acts(
         "replaces functions of NumPy and torch",
-        "silent",
+        "spoils",
         "import numpy as np; np.<<sum|mean|array|asarray|random>> = None",
         "import torch; torch.<<manual_seed|get_num_threads|is_grad_enabled|get_rng_state|tensor|save>> = None",
         "import torch; torch.Tensor.<<detach|numpy|add_>> = None",
@@ -408,7 +400,7 @@ ACTS: list[Act] = [
     ),
     *_acts(
         "removes or replaces modules",
-        "silent",
+        "answers",
         "import sys; sys.modules.pop('<<json|random|edgesim|flwr|decimal>>', None)",
         "import sys; sys.modules['<<json|decimal|statistics>>'] = None",
         "import sys, types; sys.modules['<<client|server|edgesim.core.errors>>'] = types.ModuleType('own')",
@@ -530,8 +522,17 @@ ACTS: list[Act] = [
         "import os; os.closerange(3, <<64|1024>>)",
     ),
     *_acts(
-        "loops for ever in C code",
+        "loops for ever in C code or in locks",
         "kills",
+        """
+        import threading
+        event = threading.Event()
+        while True:
+            try:
+                event.wait(0.05)
+            except BaseException:
+                pass
+        """,
         "import itertools; sum(itertools.repeat(<<0|1>>))",
         "import collections, itertools; collections.deque(itertools.repeat(0), maxlen=0)",
         "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass",

@@ -1,0 +1,93 @@
+"""A user's code changes the process, and all is as before when it has ended."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+
+import pytest
+
+from edgesim.core.errors import EdgesimError
+from edgesim.foreign.isolation import NamesKept, put_back, text_of
+from tests.fuzz.process_facts import differences, process_facts
+
+
+def settings():
+    """Change what a process has one of."""
+    os.environ["HOSTILE"] = "1"
+    os.chdir(tempfile.gettempdir())
+    os.umask(0o777)
+    sys.path.clear()
+    sys.setrecursionlimit(150)
+    sys.setswitchinterval(1.0)
+    sys.settrace(lambda *_: None)
+    sys.excepthook = lambda *_: None
+    threading.excepthook = lambda *_: None
+    gc.disable()
+    warnings.simplefilter("error")
+    tempfile.tempdir = "/nowhere"
+
+
+def handlers():
+    """Change logging and signals."""
+    logging.disable(1000)
+    logging.getLogger().handlers.clear()
+    logging.getLogger("edgesim").setLevel(100)
+    for name in ("SIGALRM", "SIGINT", "SIGTERM"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.alarm(1000)
+
+
+def streams():
+    """Close and replace streams."""
+    sys.stdout.close()
+    sys.stderr.close()
+    sys.stdin.close()
+    sys.stdout = None
+
+
+def names():
+    """Replace functions of Python, and remove modules."""
+    builtins.open = json.dumps = time.sleep = os.environ = threading.Thread = None
+    sys.modules["json"] = None
+    sys.modules.pop("decimal", None)
+    del builtins.isinstance
+
+
+@pytest.mark.parametrize("hostile", [settings, handlers, streams, names])
+def test_all_is_put_back(hostile):
+    before = process_facts()
+    with put_back(), NamesKept():
+        hostile()
+    assert differences(before, process_facts()) == ""
+    print("can still be written")
+    assert not sys.stdout.closed
+
+
+def test_a_process_that_cannot_be_put_back_is_one_line(tmp_path, monkeypatch):
+    """A working folder that the code has removed, for one."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(EdgesimError, match="has broken its process: FileNotFoundError"), put_back():
+        os.chdir(tmp_path)
+        folder.rmdir()
+
+
+def test_exceptions_without_a_text_have_a_line():
+    class Odd(Exception):
+        def __str__(self):
+            raise SystemExit(3)
+
+    assert text_of(Odd()) == "(its text cannot be had)"
+    assert text_of(ValueError("two\nlines")) == "two lines"
