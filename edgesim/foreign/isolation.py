@@ -60,11 +60,12 @@ def put_back() -> Iterator[None]:
     Raises EdgesimError if one cannot be put back, as the process is then unfit for more.
     """
     settings = [(setting, setting.read()) for setting in _SETTINGS]
-    lists = [(each, list(each)) for each in (sys.path, sys.argv, sys.meta_path, sys.path_hooks)]
+    kept: list[list[Any]] = [sys.path, sys.argv, sys.meta_path, sys.path_hooks]
+    lists = [(each, list(each)) for each in kept]
     attributes = [(owner, name, getattr(owner, name)) for owner, name in _ATTRIBUTES]
     loggers, handlers = _loggers(), _handlers()
     streams = sys.stdin, sys.stdout, sys.stderr
-    sys.stdin, sys.stdout, sys.stderr = map(_Unclosed, streams)  # type: ignore[assignment]
+    sys.stdin, sys.stdout, sys.stderr = map(_Unclosed, streams)
     torch = restored_torch() if "torch" in sys.modules else nullcontext()
     with warnings.catch_warnings(), torch:
         try:

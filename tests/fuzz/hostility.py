@@ -271,14 +271,13 @@ ACTS: list[Act] = [
     ),
     *_acts(
         "changes global random generators",
-        "silent",
-        "import random; random.seed(<<0|None|'text'>>)",
+        "answers",
+        "import random; random.seed(<<0|7|'text'>>)",
         "import numpy as np; np.random.seed(<<0|7>>)",
         "import torch; torch.manual_seed(<<0|7>>)",
         "import random; random.random(); random.setstate(random.Random(3).getstate())",
         "import numpy as np; np.random.rand(<<1|100>>)",
         "import torch; torch.rand(<<1|100>>)",
-        "import torch; torch.seed()",
         "import torch; torch.default_generator.manual_seed(5)",
     ),
     *_acts(

@@ -110,5 +110,4 @@ _FACTS: Mapping[str, Callable[[], Any]] = {
     "import hooks": lambda: (list(sys.meta_path), list(sys.path_hooks)),
     "modules of edgesim": lambda: {name: each for name, each in sys.modules.items() if name.startswith("edgesim")},
     "modules": lambda: {name: sys.modules.get(name) for name in ("json", "random", "decimal", "flwr", "numpy")},
-    "modules of users": lambda: {name for name in ("client", "server", "own", "hostile_loop") if name in sys.modules},
 }
