@@ -57,8 +57,8 @@ FUNCTIONS = [(kind, function) for kind, seam in SEAMS.items() for function in se
 
 
 def test_every_kind_has_its_own_here() -> None:
-    """Models are classes of torch, and what moves devices needs edge servers; both have tests of their own."""
-    assert PACKAGES.keys() - SEAMS.keys() == {"model", "mobility"}
+    """Models are classes of torch, moves need edge servers, and apps ask devices: these have tests of their own."""
+    assert PACKAGES.keys() - SEAMS.keys() == {"model", "mobility", "app"}
 
 
 @pytest.fixture
