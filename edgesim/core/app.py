@@ -122,6 +122,9 @@ class App(ABC):
     def check(self) -> None:
         """Raise ConfigError if the program cannot be run. Loads none of its code."""
 
+    def preload(self) -> None:
+        """Load, in a process that will run the device part, what that takes long to load. By default nothing."""
+
     @abstractmethod
     def open(self, devices: int, key: Key) -> tuple[DeviceCode, Callable[[AppClock], None]]:
         """Return the device part, and the function that runs the server part until its end.

@@ -119,6 +119,10 @@ def _answer(item: tuple[DeviceCode, Call, bytes, int]) -> Answered:
     return Answered(called, watch.files())
 
 
+def _preload(app: App) -> None:
+    app.preload()
+
+
 class CallBackend(Backend):
     """Runs the device part of an app, in this process or in others."""
 
@@ -139,6 +143,12 @@ class CallBackend(Backend):
             lines.append(f"app: {kind} on device {first}{others}: {said}")
         return lines
 
+    def preload(self, app: App) -> None:
+        """Let processes load what the device part needs, while this one goes on."""
+        for _ in range(self._processes):
+            assert self._pool is not None
+            self._pool.give(None, _preload, app)
+
     def answer(self, items: Sequence[tuple[DeviceCode, Call, bytes, int]]) -> Sequence[Answered]:
         """Return the answer of each item: code, call, state of the device, and seed."""
         pool = self._pool
@@ -153,7 +163,8 @@ class CallBackend(Backend):
             for place, answer in pool.take(wait=True):
                 if isinstance(answer, BaseException):
                     raise answer
-                found[place] = answer
+                if place is not None:  # else what it has loaded
+                    found[place] = answer
         return [found[place] for place in range(len(items))]
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
@@ -213,6 +224,7 @@ class AppLearner:
         """Run the server part. Raises EdgesimError in one line for what it raises."""
         try:
             with plain_where_loaded():
+                self.backend.preload(self._app)
                 self._code, serve = self._app.open(self._devices, self._key.at(_SERVER))
                 if self._answers is not None:
                     self._identify(self._code)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
@@ -46,6 +48,11 @@ class FlowerApp(App):
     def check(self) -> None:
         """Raise ConfigError if the folder holds no Flower app, or if keys of `config` are not the app's."""
         self._found()
+
+    def preload(self) -> None:
+        """Load flwr."""
+        with suppress(ImportError, ConfigError):  # which `open` reports
+            importlib.import_module("edgesim.flower.client")
 
     def open(self, devices: int, key: Key) -> tuple[DeviceCode, Callable[[AppClock], None]]:
         """Load the app. Nodes have 64-bit ids drawn from the key, and partitions by device, as in Flower's simulation.
