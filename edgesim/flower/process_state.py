@@ -38,11 +38,13 @@ def put_back() -> Iterator[None]:
         try:
             yield
         finally:
-            try:
-                for one in restoring:
-                    one()
-            except Exception as error:  # functions that it needs are gone
-                raise isolation.unfit(error) from error
+            with isolation.broken_in_one_line():
+                _generators_back(restoring)
+
+
+def _generators_back(restoring: list[Callable[[], None]]) -> None:
+    for one in restoring:
+        one()
 
 
 class StateOfPart:

@@ -5,34 +5,24 @@ Functions of NumPy and torch that it replaces, and threads that it leaves runnin
 
 from __future__ import annotations
 
-import builtins
-import contextlib
 import decimal
 import faulthandler
-import functools
 import gc
-import hashlib
 import io
-import itertools
-import json
 import locale
 import logging
-import math
 import multiprocessing
 import os
-import pickle
-import random
 import signal
 import socket
 import sys
 import tempfile
 import threading
-import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -42,12 +32,12 @@ from edgesim.files.reading import in_short
 from edgesim.learning.train.torch_settings import restored_torch
 
 _MODULES = (
-    *(builtins, contextlib, decimal, faulthandler, functools, gc, hashlib, io, itertools, json, locale, logging, math),
-    *(os, os.path, pickle, random, signal, socket, sys, tempfile, threading, time, warnings, weakref),
+    *("builtins", "contextlib", "decimal", "faulthandler", "functools", "gc", "hashlib", "io", "itertools", "json"),
+    *("locale", "logging", "math", "os", "posixpath", "pickle", "random", "signal", "socket", "sys", "tempfile"),
+    *("threading", "time", "warnings", "weakref"),
 )
 _ABSENT = object()
 _GRACE_S = 5.0  # from the end of a call's time until its worker process is ended
-_DEVNULL = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 # --- what is put back ---------------------------------------------------------------------------------------------
@@ -66,29 +56,36 @@ def put_back() -> Iterator[None]:
     loggers, handlers = _loggers(), _handlers()
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.stdin, sys.stdout, sys.stderr = map(_Unclosed, streams)
+
+    def restore() -> None:
+        sys.stdin, sys.stdout, sys.stderr = streams
+        for owner, name, value in attributes:
+            setattr(owner, name, value)
+        for each, content in lists:
+            each[:] = content
+        for setting, value in settings:
+            if setting.read() != value:
+                setting.write(value)
+        _put_back_loggers(loggers)
+        _put_back_handlers(handlers)
+
     torch = restored_torch() if "torch" in sys.modules else nullcontext()
     with warnings.catch_warnings(), torch:
         try:
             yield
         finally:
-            try:
-                sys.stdin, sys.stdout, sys.stderr = streams
-                for owner, name, value in attributes:
-                    setattr(owner, name, value)
-                for each, content in lists:
-                    each[:] = content
-                for setting, value in settings:
-                    if setting.read() != value:
-                        setting.write(value)
-                _put_back_loggers(loggers)
-                _put_back_handlers(handlers)
-            except Exception as error:
-                raise unfit(error) from error
+            with broken_in_one_line():
+                restore()
 
 
-def unfit(error: BaseException) -> EdgesimError:
-    """Return the error to raise if this process cannot go on after a call of a user's code."""
-    return EdgesimError(f"the called code has broken its process: {type(error).__name__}: {text_of(error)}")
+@contextmanager
+def broken_in_one_line() -> Iterator[None]:
+    """Turn errors of a block that puts this process back into EdgesimError, as the process is unfit for more."""
+    try:
+        yield
+    except Exception as error:  # functions that it needs are gone, for one
+        text = f"{type(error).__name__}: {text_of(error)}"
+        raise EdgesimError(f"the called code has broken its process: {text}") from error
 
 
 class _Setting(NamedTuple):
@@ -226,7 +223,8 @@ class NamesKept:
     """
 
     def __enter__(self) -> None:
-        self._names = [(names, dict(names)) for names in (*map(vars, _MODULES), sys.modules)]
+        kept = [vars(sys.modules[name]) for name in _MODULES if name in sys.modules]
+        self._names = [(names, dict(names)) for names in (*kept, sys.modules)]
 
     def __exit__(self, *_: object) -> None:
         for names, before in self._names:
@@ -244,11 +242,12 @@ def worker_ended(seconds: float) -> Iterator[None]:
     if seconds == inf or multiprocessing.parent_process() is None:
         yield
         return
-    faulthandler.dump_traceback_later(2 * seconds + _GRACE_S, exit=True, file=_DEVNULL)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    with Path(os.devnull).open("w") as nowhere:
+        faulthandler.dump_traceback_later(2 * seconds + _GRACE_S, exit=True, file=nowhere)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 @contextmanager
