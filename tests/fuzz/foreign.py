@@ -279,8 +279,9 @@ class Outcome(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The last line that the run said."""
-        return next((line for line in reversed(self.said.splitlines()) if line.strip()), "")
+        """The last line of an error that the run said, without the user's own lines below it; else its last line."""
+        lines = [line for line in reversed(self.said.splitlines()) if line.strip()]
+        return next((line for line in lines if line.startswith("error: ")), lines[0] if lines else "")
 
 
 def outcome_of(case: Case, folder: Path) -> Outcome:
