@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from edgesim.config.plugins import meant
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.config.units import FlopsPerSecond, SecondsOrInf
 from edgesim.core.app import App, AppClock, DeviceCode
 from edgesim.core.errors import ConfigError
@@ -38,7 +39,7 @@ class AppFolder(NamedTuple):
 class FlowerApp(App):
     """A Flower app in its folder, unchanged. Its ServerApp runs at the server and its ClientApp on every device."""
 
-    path: str  # the folder that `flwr run` gets, with pyproject.toml
+    path: ScenarioPath  # the folder that `flwr run` gets, with pyproject.toml
     config: Mapping[str, Any] = field(default_factory=dict)  # as --run-config: other values of [tool.flwr.app.config]
     price: Literal["each", "first"] = "each"  # no counterpart: a call is run to learn its price
     call_timeout: SecondsOrInf = inf  # of this host, after which a call fails; Flower has no such limit

@@ -61,13 +61,6 @@ def test_partial_work_is_refused():
         run_of("torch_fedavg", failures={"name": "partial_work", "probability": 0.5})
 
 
-def test_an_asynchronous_app_waits_for_no_straggler():
-    slow = {"cpu": {"flops_per_s": "1 MFLOP/s"}}
-    run = run_of("asynchronous", fleet=[{**BOARD, "count": 2}, slow])
-    late = run.jobs[run.jobs.device == 2]
-    assert len(late) < run.jobs.device.value_counts().max()
-
-
 @full
 def test_workers_give_the_same_tables_and_weights(tmp_path: Path):
     serial = run_of("torch_fedavg", {"rounds": 2})
@@ -84,3 +77,13 @@ def test_an_app_that_cannot_be_loaded_is_one_line(tmp_path: Path):
     )
     with pytest.raises((ConfigError, EdgesimError), match=r"gone.*cannot be loaded"):
         run_of(str(tmp_path))
+
+
+def test_the_folder_of_an_app_is_named_from_its_file(tmp_path: Path):
+    (tmp_path / "app").symlink_to(APPS / "torch_fedavg")
+    (tmp_path / "scenario.toml").write_text(
+        'app = { name = "flower", path = "app", config = { rounds = 1 } }\n[[fleet]]\ncount = 3\nprofile = "laptop"\n'
+    )
+    scenario = load_scenario(tmp_path / "scenario.toml")
+    assert len(simulate(scenario).rounds) == 1
+    assert load_scenario(scenario.canonical()) == scenario
