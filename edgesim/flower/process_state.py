@@ -141,7 +141,7 @@ def _restoring() -> list[Callable[[], None]]:
 
 def exception_line(error: BaseException, prefix: str) -> str:
     """Return one line about an exception, with the innermost line of a file whose path begins with `prefix`."""
-    name, text = type.__getattribute__(type(error), "__name__"), isolation.text_of(error)
+    name, text = isolation.name_of(error), isolation.text_of(error)
     told = name if text == name else f"{name}: {text}"
     place, step = "", error.__traceback__
     while step is not None:

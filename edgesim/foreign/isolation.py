@@ -84,7 +84,7 @@ def broken_in_one_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # functions that it needs are gone, for one
-        text = f"{type(error).__name__}: {text_of(error)}"
+        text = f"{name_of(error)}: {text_of(error)}"
         raise EdgesimError(f"the called code has broken its process: {text}") from error
 
 
@@ -272,6 +272,12 @@ def own_interrupts() -> Iterator[Callable[[], bool]]:
                 signal.signal(number, noting(before))
                 stack.callback(signal.signal, number, before)
         yield lambda: pressed[0]
+
+
+def name_of(error: BaseException) -> str:
+    """Return the name of an exception's class, also if that says another one or none."""
+    name: str = type.__dict__["__name__"].__get__(type(error))
+    return name
 
 
 def text_of(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from edgesim.core.rng import Key
 from edgesim.files.own_code import own_frames
 from edgesim.files.reading import quoted
 from edgesim.foreign.counting import Counter
-from edgesim.foreign.isolation import NamesKept, own_interrupts, put_back, text_of
+from edgesim.foreign.isolation import NamesKept, name_of, own_interrupts, put_back, text_of
 from edgesim.foreign.loops import ROUND, LoopPrice, OwnLoop, fitted
 from edgesim.learning.models.seeding import all_seeded
 from edgesim.learning.train.context import Context
@@ -218,7 +218,7 @@ def _called(loop: OwnLoop, local: LocalState, local_sgd: LocalSGD, context: Cont
         frames, (*_, last) = own_frames(error), traceback.walk_tb(error.__traceback__)
         # a function of an installed package is no own code
         place = frames.place if frames else f"{Path(last[0].f_code.co_filename).name}, line {last[1]}"
-        fault = f"{type(error).__name__}: {text_of(error)}"
+        fault = f"{name_of(error)}: {text_of(error)}"
         raise EdgesimError(f"method.local: {loop.loop} fails on {_job(context)}: {fault} ({place})") from error
     counted, of = counter.counted(), f"method.local: {loop.loop} on {_job(context)}"
     answer = LoopAnswer.read(of, returned, len(data), counted.steps)

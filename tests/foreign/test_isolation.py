@@ -15,9 +15,10 @@ import time
 import warnings
 
 import pytest
+import torch
 
 from edgesim.core.errors import EdgesimError
-from edgesim.foreign.isolation import NamesKept, put_back, text_of
+from edgesim.foreign.isolation import NamesKept, name_of, put_back, text_of
 from tests.fuzz.process_facts import differences, process_facts
 
 
@@ -91,3 +92,19 @@ def test_exceptions_without_a_text_have_a_line():
 
     assert text_of(Odd()) == "(its text cannot be had)"
     assert text_of(ValueError("two\nlines")) == "two lines"
+
+
+def test_a_class_that_hides_its_name_has_one():
+    class Nameless(type):
+        @property
+        def __name__(cls) -> str:
+            raise ValueError("no name")
+
+    assert name_of(Nameless("Odd", (ValueError,), {})()) == "Odd"
+
+
+def test_the_precision_of_products_is_put_back():
+    before = torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision
+    with put_back():
+        torch.set_float32_matmul_precision("medium")
+    assert (torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul.fp32_precision) == before

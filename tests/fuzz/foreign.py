@@ -42,7 +42,7 @@ _NO_LOOP = {  # a training loop has no time limit
 
 
 # Acts that outlive their calls: they may change what later calls draw or find, and with it the app's own results.
-_OUTLIVE = {"starts threads that go on", "changes files of the app"}
+_OUTLIVE = {"starts threads that go on", "changes files of the app", "replaces functions of NumPy and torch"}
 
 
 class Placed(NamedTuple):
@@ -341,12 +341,15 @@ def _commanded(words: Sequence[str], folder: Path) -> tuple[int, str]:
 
 
 def _edgesim_frames(said: str) -> str:
-    """Return the last frame of edgesim in tracebacks, "" if they have none but that of `time.sleep` as apps see it."""
+    """Return the last frame of edgesim in tracebacks, "" if they have none.
+
+    Those of `time.sleep` as apps see it and of the end of a call's time may stand in what an app's own code logs.
+    """
     from edgesim import __file__ as package
 
-    frames = re.findall(rf'File "{re.escape(str(Path(package).parent))}/([^"]+)", line (\d+)', said)
-    named = [each for each in frames if each[0] != "flower/app_time.py"]
-    return "{}:{}".format(*named[-1]) if named else ""
+    frames = re.findall(rf'File "{re.escape(str(Path(package).parent))}/([^"]+)", line (\d+), in (\w+)', said)
+    named = [each for each in frames if each[0] != "flower/app_time.py" and each[2] != "ring"]
+    return "{}:{}".format(*named[-1][:2]) if named else ""
 
 
 def _end(said: str) -> str:

@@ -73,8 +73,10 @@ def restored_torch() -> Iterator[None]:
 
     usual_device = _Switch(torch.get_default_device, lambda _: torch.set_default_device(None), None)
     grad = _Switch(torch.is_grad_enabled, torch.set_grad_enabled, True)
+    # set as a whole it sets those of all operations too, so that they are reset after it
+    precision = _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, None)
     with ExitStack() as stack, torch.autograd.set_detect_anomaly(torch.is_anomaly_enabled()):
-        for switch in (*_switches(), usual_device, grad):
+        for switch in (*_switches(), usual_device, grad, precision):
             stack.callback(reset, switch, switch.read())
         yield
 
