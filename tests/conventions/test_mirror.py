@@ -43,7 +43,10 @@ ABOUT_SEVERAL = {
         "table": "`table`, in edgesim/cli/look.py",
     },
     "config": {"shipped_scenarios": "scenarios that are named edgesim:NAME"},
-    "flower": {"like_a_scenario", "on_fleets": "the same training as a scenario and as an app"},
+    "flower": {
+        "like_a_scenario": "the same training as a scenario and as an app",
+        "on_fleets": "apps whose devices crash, leave or run empty",
+    },
     "engine": {
         "accounts": "joules of devices, network and server in runs and reports",
         "battery_speed": "batteries worked out for many jobs at once",
