@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -41,9 +42,16 @@ _CALLS, _SERVER = 0, 1  # streams below the key of an app; never renumber
 _INLINE_BYTES = 2**18  # of a reply and a state; larger ones get a file of their own
 _MOST_TOLD = 20  # warnings of different calls
 _UNSEEN_READERS = ("cv2", "h5py", "jax", "lmdb", "netCDF4", "polars", "tables", "tensorflow")  # read files unseen
-_INSTALLED = tuple(f"{Path(each)}/" for each in {sys.prefix, sys.base_prefix, *filter(os.path.isabs, sys.path[1:])})
+# Folders of Python and of installed packages, whose names and versions are part of an answer's identity.
+_INSTALLED = tuple(
+    f"{Path(each)}/"
+    for each in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(each for each in sys.path if each.endswith(("site-packages", "dist-packages"))),
+    }
+)
 _OF_ANSWERS = f"/{FOLDER}/"  # which edgesim itself has open
-_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/lib/", "/usr/share/zoneinfo/", "/lib/")
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/lib/", "/lib/")
 
 
 class ReadFile(NamedTuple):

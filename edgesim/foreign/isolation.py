@@ -69,13 +69,15 @@ def put_back() -> Iterator[None]:
         _put_back_loggers(loggers)
         _put_back_handlers(handlers)
 
-    torch = restored_torch() if "torch" in sys.modules else nullcontext()
-    with warnings.catch_warnings(), torch:
+    with warnings.catch_warnings():
+        torch = ExitStack()
+        torch.enter_context(restored_torch() if "torch" in sys.modules else nullcontext())
         try:
             yield
         finally:
             with broken_in_one_line():
                 restore()
+                torch.close()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -67,7 +68,9 @@ def test_workers_and_serial_agree_whatever_the_loop_leaves_behind():
     numbers = np.random.get_state()[1].copy()  # noqa: NPY002
     serial = results_of(run(mixed_scenario(method=with_loop("fedavg", "loader"))))
     workers = {"name": "workers", "workers": 2}
-    assert results_of(run(mixed_scenario(method=with_loop("fedavg", "loader"), backend=workers))) == serial
+    with_workers = run(mixed_scenario(method=with_loop("fedavg", "loader"), backend=workers))
+    with closing(with_workers.learner.backend):
+        assert results_of(with_workers) == serial
     assert before == (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), random.getstate())
     assert np.array_equal(np.random.get_state()[1], numbers)  # noqa: NPY002
 

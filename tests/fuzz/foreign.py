@@ -43,6 +43,7 @@ _NO_LOOP = {  # a training loop has no time limit
 
 # Acts that outlive their calls: they may change what later calls draw or find, and with it the app's own results.
 _OUTLIVE = {"starts threads that go on", "changes files of the app", "replaces functions of NumPy and torch"}
+_OUTLIVE |= {"loops for ever in C code or in locks"}  # whether it or its worker ends first depends on the host
 
 
 class Placed(NamedTuple):
