@@ -132,7 +132,7 @@ def _kind_of_all(split: SplitFiles, kinds: Mapping[str, ColumnKind]) -> ColumnKi
                 f"data.features: column {quoted(name)} of {split.origin} is text, needed are images or numbers; "
                 "data 'text' reads texts of other files"
             )
-        if kind == "other" or len(kinds) > 1:
+        if kind == "other" or (len(kinds) > 1 and kind not in _NUMERIC):
             alone = "a column of images or lists is the only feature" if kind != "other" else "no images or numbers"
             raise ConfigError(f"data.features: column {quoted(name)} of {split.origin}: {alone}")
     return next(iter(kinds.values()))
