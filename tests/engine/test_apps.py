@@ -245,13 +245,15 @@ def test_who_is_there_by_chance_is_drawn_anew_when_time_has_passed():
 
 
 def test_a_device_that_did_not_compute_keeps_what_it_had():
-    def server(clock: AppClock) -> list[bytes]:
-        clock.send([Call(0, 0, "train", "a", b"x" * 500)])
-        clock.send([Call(1, 0, "train", "a", b"x" * 500, expires_s=5.5)])  # which ends while it computes
-        clock.send([Call(2, 0, "train", "a", b"x" * 500)])
-        return [reply.content.split()[0] if reply.content else b"" for reply in clock.wait(calls=[0, 1, 2])]
+    def server(clock: AppClock) -> list[int]:
+        clock.send([Call(number, 0, "train", "a", b"x" * 500) for number in range(12)])
+        replies = clock.wait(calls=range(12))
+        return [int(reply.content.split()[0]) for reply in replies if reply.content]
 
-    assert seen_by(server)[0] == [b"1", b"", b"2"]
+    crash = {"name": "crash", "probability": 0.5, "phase": "training"}
+    answered, run = seen_by(server, failures=crash)
+    assert set(run.jobs.outcome) == {"ok", "crashed"}
+    assert answered == list(range(1, len(answered) + 1))  # those that crashed in between count nothing
 
 
 def test_another_thread_cannot_use_the_clock():
