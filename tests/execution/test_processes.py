@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -93,6 +94,7 @@ def answers(pool: Pool, work: Callable[[Any], Any], items: Iterable[Any]) -> lis
 @pytest.mark.workers
 def test_answers_come_by_their_names_and_errors_come_home() -> None:
     """An error comes with where it was raised; after it the pool can be used again."""
+    gc.collect()  # pools that other tests have left to the collector
     pool = ProcessPool("pool", 2)
     try:
         assert answers(pool, double, []) == []

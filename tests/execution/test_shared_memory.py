@@ -125,6 +125,7 @@ def held() -> tuple[int, int]:
 @pytest.mark.workers
 def test_runs_on_workers_leave_no_file_open_and_no_memory(here: Path, no_collections: None) -> None:
     """Whether or not Python looks for objects that refer to each other."""
+    gc.collect()  # pools that other tests have left to the collector
     scenario = edgesim.load("scenario.toml", ["backend={ name = 'workers', workers = 2 }"])
     edgesim.run(scenario, out=here / "first")  # the process that workers are forked from stays
     before = held()
