@@ -69,7 +69,7 @@ class AppCalls(RoundProtocol):
 
 
 class _Request(NamedTuple):
-    """What the server part waits for."""
+    """A request of the server part, for whose end it waits."""
 
     kind: Literal["send", "wait", "sleep"]
     calls: Sequence[Call] = ()  # to send

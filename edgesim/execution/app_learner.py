@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from math import nan
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -30,7 +30,7 @@ from edgesim.execution.graph import Graph
 from edgesim.execution.identity import Digests
 from edgesim.execution.memo import FOLDER, Memo
 from edgesim.execution.processes import ProcessPool
-from edgesim.files.loaded_code import Unidentified
+from edgesim.files.loaded_code import Unidentified, file_of, is_outside, is_outside_file
 from edgesim.files.own_code import own_frames
 from edgesim.files.reading import in_short
 from edgesim.learning.train.torch_settings import plain_where_loaded
@@ -42,14 +42,6 @@ _CALLS, _SERVER = 0, 1  # streams below the key of an app; never renumber
 _INLINE_BYTES = 2**18  # of a reply and a state; larger ones get a file of their own
 _MOST_TOLD = 20  # warnings of different calls
 _UNSEEN_READERS = ("cv2", "h5py", "jax", "lmdb", "netCDF4", "polars", "tables", "tensorflow")  # read files unseen
-# Folders of Python and of installed packages, whose names and versions are part of an answer's identity.
-_INSTALLED = tuple(
-    f"{Path(each)}/"
-    for each in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(each for each in sys.path if each.endswith(("site-packages", "dist-packages"))),
-    }
-)
 _OF_ANSWERS = f"/{FOLDER}/"  # which edgesim itself has open
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/lib/", "/lib/")
 
@@ -74,6 +66,8 @@ class _Watch:
 
     watching: ClassVar[_Watch | None] = None
     _hooked: ClassVar[bool] = False
+    _modules: ClassVar[set[str]] = set()  # of the process, looked at so far
+    _code: ClassVar[set[str]] = set()  # files of those from outside
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
@@ -88,7 +82,7 @@ class _Watch:
         if watch is None or event != "open" or not isinstance(arguments[0], str | bytes | os.PathLike):
             return
         path, flags = str(Path(os.fsdecode(arguments[0])).absolute()), arguments[2]
-        if path.endswith((".py", ".pyc")) or path.startswith((*_INSTALLED, *_SYSTEM)) or _OF_ANSWERS in path:
+        if path.endswith((".py", ".pyc")) or not _counts(path):  # code counts by the modules that are loaded
             return
         if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR):
             watch.writes = True
@@ -101,11 +95,19 @@ class _Watch:
             return None
         with suppress(OSError):  # not on this system
             maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-            mapped = (line.split(maxsplit=5)[5] for line in maps if " /" in line)
-            self.paths.update(
-                path for path in mapped if not path.startswith((*_INSTALLED, *_SYSTEM)) and _OF_ANSWERS not in path
-            )
+            self.paths.update(filter(_counts, (line.split(maxsplit=5)[5] for line in maps if " /" in line)))
+        # code beside the app's folder, whose own is part of the identity
+        for name in sys.modules.keys() - _Watch._modules:
+            _Watch._modules.add(name)
+            if is_outside(name) and (file := file_of(name)):
+                _Watch._code.add(str(file))
+        self.paths.update(_Watch._code)
         return tuple(each for path in sorted(self.paths) if (each := _as_it_is(path)) is not None)
+
+
+def _counts(path: str) -> bool:
+    """Return True unless a file belongs to edgesim, to Python, to an installed package or to the system."""
+    return is_outside_file(path) and not path.startswith(_SYSTEM) and _OF_ANSWERS not in path
 
 
 def _as_it_is(path: str) -> ReadFile | None:
@@ -125,10 +127,6 @@ def _answer(item: tuple[DeviceCode, Call, bytes, int]) -> Answered:
     finally:
         _Watch.watching = None
     return Answered(called, watch.files())
-
-
-def _preload(app: App) -> None:
-    app.preload()
 
 
 class CallBackend(Backend):
@@ -155,7 +153,7 @@ class CallBackend(Backend):
         """Let processes load what the device part needs, while this one goes on."""
         for _ in range(self._processes):
             assert self._pool is not None
-            self._pool.give(None, _preload, app)
+            self._pool.give(None, methodcaller("preload"), app)
 
     def answer(self, items: Sequence[tuple[DeviceCode, Call, bytes, int]]) -> Sequence[Answered]:
         """Return the answer of each item: code, call, state of the device, and seed."""

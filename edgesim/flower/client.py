@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -23,7 +22,7 @@ from edgesim.flower.app_modules import AppModules
 from edgesim.flower.app_time import EPOCH_S, ClockOfApp, app_time
 from edgesim.flower.code_digest import digest_of_app
 from edgesim.flower.process_state import exception_line, put_back, seed_all, single_thread
-from edgesim.foreign.counted import Counted, unseen_work
+from edgesim.foreign.counted import Counted, cpu_s, unseen_work
 from edgesim.foreign.isolation import NamesKept, own_interrupts, worker_ended
 
 _AGAIN_S = 1.0  # from one signal to the next, as code may catch the first ones
@@ -152,7 +151,7 @@ class _Measured:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Count a block, also if it raises an exception."""
-        start_s = _cpu_s()
+        start_s = cpu_s()
         counter: Any = None
         if "torch" in sys.modules:
             from edgesim.foreign.counting import Counter  # which loads torch
@@ -163,7 +162,7 @@ class _Measured:
             with block:
                 yield
         finally:
-            self._host_s = _cpu_s() - start_s
+            self._host_s = cpu_s() - start_s
             if counter is not None:
                 self._counted = counter.counted()
 
@@ -180,11 +179,6 @@ class _Measured:
         """Return a warning if the counts lack the work of a training."""
         warning = None if self._host_flops_per_s is not None else unseen_work(self._counted, call.trains)
         return () if warning is None else (warning,)
-
-
-def _cpu_s() -> float:
-    ended = os.times()
-    return time.process_time() + ended.children_user + ended.children_system
 
 
 class CallTimeout(BaseException):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -34,3 +36,9 @@ def unseen_work(counted: Counted, trained: bool) -> str | None:
         "0 FLOPs: the training takes no simulated time. Work of NumPy, scikit-learn or XGBoost is not seen, nor that "
         "of other threads and processes. host_seconds = true prices by the CPU seconds of this machine"
     )
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds so far of this process and of its child processes that ended."""
+    ended = os.times()
+    return time.process_time() + ended.children_user + ended.children_system

@@ -12,8 +12,6 @@ Operations of both are left out of `operations` and `bytes`.
 
 from __future__ import annotations
 
-import os
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -30,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 
 from edgesim.core.work import PRICED, UPDATE_BYTES
-from edgesim.foreign.counted import Counted
+from edgesim.foreign.counted import Counted, cpu_s
 from edgesim.learning.measure.operation_work import convolving, does_work
 from edgesim.learning.models.flop_counter import plain_formulas
 
@@ -56,7 +54,7 @@ class Counter:
         if self._depth == 1:
             _process.hold()
             _here.counting = (*_here.counting, self._mode)
-            self._host_s -= _cpu_s()
+            self._host_s -= cpu_s()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -66,7 +64,7 @@ class Counter:
         self._depth -= 1
         if not self._depth:
             self._mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-            self._host_s += _cpu_s()
+            self._host_s += cpu_s()
             _here.counting = tuple(each for each in _here.counting if each is not self._mode)
             self._mode.forget()
             _process.release()
@@ -87,7 +85,7 @@ class Counter:
             read_bytes=mode.most_read_bytes,
             steps=mode.steps,
             samples=samples,
-            host_s=self._host_s + (_cpu_s() if self._depth else 0.0),
+            host_s=self._host_s + (cpu_s() if self._depth else 0.0),
             work=work,
         )
 
@@ -122,11 +120,6 @@ class _Process:
 
 
 _process = _Process()
-
-
-def _cpu_s() -> float:
-    ended = os.times()
-    return time.process_time() + ended.children_user + ended.children_system
 
 
 class _Here(local):

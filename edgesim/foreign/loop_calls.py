@@ -175,7 +175,7 @@ def measured(
 
 
 def _off(price: LoopPrice, local_sgd: LocalSGD, samples: int, work: Mapping[str, float]) -> str:
-    """Return how the work of a call with these samples differs from its price, "" if it hardly does."""
+    """Return the difference of a call with these samples from its price in words, "" if there is hardly any."""
     trained, steps = local_sgd.amount(np.array([samples]), False)
     for kind, amounts in price.of(trained, steps).items():
         due, done = float(amounts[0]), work[kind]

@@ -105,7 +105,7 @@ def test_no_wall_clock():
     allowed += ["execution.result_cache", "cli.run", "cli.parts", "records.lock"]
     allowed += ["execution.ray_cluster"]  # how long a cluster has been silent
     allowed += [f"flower.{name}" for name in ("app_time", "client", "compat")]  # time as apps see it, and their seconds
-    allowed += ["foreign.counting"]  # processor seconds of users' code
+    allowed += ["foreign.counted"]  # processor seconds of users' code
     assert imports(r"(time|datetime)(\..*)?", *(f"edgesim.{name}" for name in allowed)) == []
 
 

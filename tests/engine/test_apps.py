@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 import time
 from math import inf
@@ -327,3 +329,18 @@ def test_lockstep_stops_a_function_that_would_go_on():
     assert [steps.resume() for _ in range(3)] == ["more"] * 3
     steps.stop()
     assert ended.is_set()
+
+
+def test_code_beside_an_app_is_part_of_what_its_answers_depend_on(tmp_path, monkeypatch):
+    helper = tmp_path / "helper_of_app.py"
+    helper.write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("helper_of_app")
+    computed = []
+    for text in ("x = 1\n", "x = 1\n", "x = 22\n"):
+        if helper.read_text() != text:
+            helper.write_text(text)
+        run = simulate(app_scenario(), tmp_path / f"run{len(computed)}", answers=Answers(tmp_path))
+        computed.append(run.manifest["known"]["computed"])
+    monkeypatch.delitem(sys.modules, "helper_of_app")
+    assert computed == [4, 0, 4]

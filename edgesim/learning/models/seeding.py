@@ -1,4 +1,7 @@
-"""Seeding of global generators, and restoring them afterwards. No other module seeds them."""
+"""Seeding of global generators, and restoring them afterwards.
+
+Beside this module only `edgesim.flower.process_state` seeds them, where torch may not be loaded.
+"""
 
 from __future__ import annotations
 
