@@ -124,6 +124,7 @@ def test_kinds_of_work_are_priced():
 def test_the_code_of_a_loop_is_part_of_the_identity(tmp_path, monkeypatch):
     """Cached answers follow from the module of a loop and from what it imports."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # bytecode of equal size and second would be taken as current
     (tmp_path / "loop_rates.py").write_text("FACTOR = 1.0\n")
     (tmp_path / "a_loop.py").write_text("import loop_rates\nfrom tests.plugins.loops import plain as train\n")
     scenario = mixed_scenario(method={"name": "fedavg", "local": "a_loop:train"})
