@@ -33,7 +33,8 @@ def single_thread() -> None:
 @contextmanager
 def put_back() -> Iterator[None]:
     """Restore generators and all that `isolation.put_back` restores after a block."""
-    restoring = _generators()
+    with isolation.broken_in_one_line():
+        restoring = _generators()
     with isolation.put_back():
         try:
             yield

@@ -47,13 +47,16 @@ _GRACE_S = 5.0  # from the end of a call's time until its worker process is ende
 def put_back() -> Iterator[None]:
     """Put settings of this process back after a block: folder, environment, streams, logging, signals, torch.
 
-    Raises EdgesimError if one cannot be put back, as the process is then unfit for more.
+    Raises EdgesimError if one cannot be put back, or not even be read, as the process is then unfit for more.
     """
-    settings = [(setting, setting.read()) for setting in _SETTINGS]
+    torch = ExitStack()
     kept: list[list[Any]] = [sys.path, sys.argv, sys.meta_path, sys.path_hooks]
     lists = [(each, list(each)) for each in kept]
-    attributes = [(owner, name, getattr(owner, name)) for owner, name in _ATTRIBUTES]
-    loggers, handlers = _loggers(), _handlers()
+    with broken_in_one_line():
+        settings = [(setting, setting.read()) for setting in _SETTINGS]
+        attributes = [(owner, name, getattr(owner, name)) for owner, name in _ATTRIBUTES]
+        loggers, handlers = _loggers(), _handlers()
+        torch.enter_context(restored_torch() if "torch" in sys.modules else nullcontext())
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.stdin, sys.stdout, sys.stderr = map(_Unclosed, streams)
 
@@ -70,8 +73,6 @@ def put_back() -> Iterator[None]:
         _put_back_handlers(handlers)
 
     with warnings.catch_warnings():
-        torch = ExitStack()
-        torch.enter_context(restored_torch() if "torch" in sys.modules else nullcontext())
         try:
             yield
         finally:
@@ -82,7 +83,7 @@ def put_back() -> Iterator[None]:
 
 @contextmanager
 def broken_in_one_line() -> Iterator[None]:
-    """Turn errors of a block that puts this process back into EdgesimError, as the process is unfit for more."""
+    """Turn errors of a block that reads or puts back this process into EdgesimError: it is unfit for more."""
     try:
         yield
     except Exception as error:  # functions that it needs are gone, for one

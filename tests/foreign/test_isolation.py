@@ -85,6 +85,14 @@ def test_a_process_that_cannot_be_put_back_is_one_line(tmp_path, monkeypatch):
         folder.rmdir()
 
 
+@pytest.mark.parametrize("name", ["get_num_threads", "is_grad_enabled", "get_default_dtype"])
+def test_a_process_that_cannot_be_read_is_one_line(monkeypatch, name):
+    """An earlier call has removed a function of torch, which calls may do, and settings were still as before."""
+    monkeypatch.setattr(torch, name, None)
+    with pytest.raises(EdgesimError, match="has broken its process: TypeError"), put_back():
+        raise AssertionError("not entered")
+
+
 def test_exceptions_without_a_text_have_a_line():
     class Odd(Exception):
         def __str__(self):

@@ -39,10 +39,11 @@ _NO_LOOP = {  # a training loop has no time limit
     *("waits for ever on this host", "loops for ever", "loops for ever and catches every exception"),
     "loops for ever in C code or in locks",
 }
-
+_ON_THE_WAY = {"ring", "__torch_dispatch__"}  # functions of edgesim between two lines of an app
 
 # Acts that outlive their calls: they may change what later calls draw or find, and with it the app's own results.
-_OUTLIVE = {"starts threads that go on", "changes files of the app", "replaces functions of NumPy and torch"}
+_THREADS = "starts threads that go on"
+_OUTLIVE = {_THREADS, "changes files of the app", "replaces functions of NumPy and torch"}
 _OUTLIVE |= {"loops for ever in C code or in locks"}  # whether it or its worker ends first depends on the host
 
 
@@ -297,6 +298,8 @@ def outcome_of(case: Case, folder: Path) -> Outcome:
     before = process_facts()
     code, said = _commanded(["run", "scenario.toml", "--out", "runs/out", "--overwrite"], folder)
     sys.modules.pop("hostile_loop", None)
+    if any(each.act.kind == _THREADS for each in case.placed):
+        del before["random"]  # they still draw from it
     left = differences(before, process_facts())
     tables, status, fault = _read(folder / "runs" / "out")
     if "Traceback (most recent call last)" in said and (named := _edgesim_frames(said)):
@@ -344,12 +347,13 @@ def _commanded(words: Sequence[str], folder: Path) -> tuple[int, str]:
 def _edgesim_frames(said: str) -> str:
     """Return the last frame of edgesim in tracebacks, "" if they have none.
 
-    Those of `time.sleep` as apps see it and of the end of a call's time may stand in what an app's own code logs.
+    Those of `time.sleep` as apps see it, of the counting of torch's operations and of the end of a call's time may stand
+    in what an app's own code logs.
     """
     from edgesim import __file__ as package
 
     frames = re.findall(rf'File "{re.escape(str(Path(package).parent))}/([^"]+)", line (\d+), in (\w+)', said)
-    named = [each for each in frames if each[0] != "flower/app_time.py" and each[2] != "ring"]
+    named = [each for each in frames if each[0] != "flower/app_time.py" and each[2] not in _ON_THE_WAY]
     return "{}:{}".format(*named[-1][:2]) if named else ""
 
 

@@ -27,7 +27,7 @@ _SIGNALS = ("SIGALRM", "SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGCHLD")
 _NAMES = (builtins, time, os, random, threading, signal, np, np.random, torch, torch.nn.functional, torch.Tensor)
 
 
-def process_facts() -> Mapping[str, Any]:
+def process_facts() -> dict[str, Any]:
     """Return the facts by name."""
     found: dict[str, Any] = {}
     for name, fact in _FACTS.items():
