@@ -1,6 +1,6 @@
 """Fuzzes users' code: hostile Flower apps and training loops must neither break the run nor leave anything behind.
 
-    python -m tests.fuzz.foreign --cases 1000 --seed 1 [--case N] [--workers 2]
+    python -m tests.fuzz.foreign --cases 1000 --seed 1 [--case N] [--workers 2] [--write PAGE]
 
 A case is one app of three devices and two rounds, or a training loop of a FedAvg scenario, with one to three hostile
 acts. It runs twice, the second time with cached answers. A verdict needs that no traceback names edgesim, that the exit
@@ -27,7 +27,7 @@ from random import Random
 from textwrap import indent
 from typing import Any, Literal, NamedTuple
 
-from tests.fuzz.hostility import ACTS, HARMLESS, Act, body_of
+from tests.fuzz.hostility import ACTS, HARMLESS, Act, Effect, body_of
 from tests.fuzz.process_facts import differences, process_facts
 from tests.fuzz.scenarios import unsound
 from tests.fuzz.tries import Limits, Verdict, verdicts
@@ -347,7 +347,7 @@ def _commanded(words: Sequence[str], folder: Path) -> tuple[int, str]:
 def _edgesim_frames(said: str) -> str:
     """Return the last frame of edgesim in tracebacks, "" if they have none.
 
-    Those of `time.sleep` as apps see it, of the counting of torch's operations and of the end of a call's time may stand
+    Those of `time.sleep` as apps see it, of counting torch's operations and of the end of a call's time may stand
     in what an app's own code logs.
     """
     from edgesim import __file__ as package
@@ -454,6 +454,43 @@ def verdict(seed: int, number: int) -> Verdict:
     return Verdict(number, {0: "finished", 1: "failed", 2: "refused"}[outcome.code], f"{kinds}: {outcome.line}")
 
 
+# --- page ---------------------------------------------------------------------------------------------------------
+
+_PROMISES: Mapping[Effect, str] = {
+    "silent": "the run has the tables of a run without it",
+    "answers": "its answer counts as it is, or is an error reply with a warning",
+    "endless": "ends with the time of its call",
+    "kills": "its worker ends, and the run with one line",
+    "spoils": "goes on, or ends with one line",
+}
+
+
+def page(seed: int, found: Sequence[Verdict]) -> str:
+    """Return the page of a run of this module in Markdown: how cases ended, by kind of act."""
+    ended: dict[tuple[str, Effect], Counter[str]] = {(act.kind, act.effect): Counter() for act in ACTS}
+    for each in found:
+        for key in {(placed.act.kind, placed.act.effect) for placed in case_of(seed, each.case).placed} & ended.keys():
+            ended[key][each.ended] += 1
+    columns = ("finished", "failed", "refused", "fault")
+    total = Counter(each.ended for each in found)
+    lines = [
+        "# Hostile code in apps and loops\n",
+        f"`python -m tests.fuzz.foreign --cases {len(found)} --seed {seed} --write docs/reference/foreign_code.md`",
+        "generates Flower clients and training loops that do one to three hostile things, runs each case twice, and",
+        "writes this page. The second run takes what it can from the cache of answers. A case is a fault if edgesim",
+        "shows a traceback of its own, if the run folder cannot be read, if its ledger does not close, if the process",
+        "is not as before, if an exit code is wrong, or if the two runs differ.",
+        f"Of {len(found)} cases, {total['finished']} finished, {total['failed']} failed with exit code 1,",
+        f"{total['refused']} ended with one line and exit code 2, and {total['fault']} were faults.\n",
+        "A case with several acts counts in the row of each.\n",
+        f"| the code | what edgesim promises | {' | '.join(columns)} |",
+        "|---|---|" + "--:|" * len(columns),
+    ]
+    for (kind, effect), counted in ended.items():
+        lines.append(f"| {kind} | {_PROMISES[effect]} | {' | '.join(str(counted[each]) for each in columns)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Try cases and print the faults; the exit code is 1 if there are any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -462,6 +499,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--case", type=int, help="show this one only")
+    parser.add_argument("--write", type=Path, help="page in Markdown that shows how the cases ended")
     parser.add_argument("--all", action="store_true", help="print the verdicts on all cases")
     given = parser.parse_args()
     cases = range(given.first, given.first + given.cases)
@@ -469,13 +507,15 @@ def main() -> None:
         cases = range(given.case, given.case + 1)
         for name, text in files_of(case_of(given.seed, given.case)).items():
             print(f"--- {name}", text, sep="\n")
-    ended: Counter[str] = Counter()
+    found = []
     for each in verdicts(verdict, given.seed, cases, given.workers, LIMITS):
-        ended[each.ended] += 1
+        found.append(each)
         if each.ended == "fault" or given.all or given.case is not None:
             print(f"--seed {given.seed} --case {each.case}: {each.ended}: {each.says}", flush=True)
-    print(dict(ended))
-    sys.exit(bool(ended["fault"]))
+    if given.write is not None:
+        given.write.write_text(page(given.seed, found), encoding="utf-8")
+    print(dict(Counter(each.ended for each in found)))
+    sys.exit(any(each.ended == "fault" for each in found))
 
 
 if __name__ == "__main__":
