@@ -124,10 +124,9 @@ docs: .venv/docs  ## Build the documentation as a site, site/index.html; warning
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
 	touch $@ .venv/demo
 
-# What tests of reports in a browser need beside Chromium: they are skipped without it. npm comes with Node.js.
-.venv/browser: ## Fetch axe-core, which finds what people who cannot see or point would stumble over
-	mkdir -p .venv
-	npm install --silent --no-save --no-package-lock --no-fund --no-audit --prefix $@ axe-core@4
+# What tests in a browser need beside Chromium. The package brings axe-core; playwright is of the development tools.
+.venv/browser: .venv/dev ## Fetch axe-core, which finds what people who cannot see or point would stumble over
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ axe-playwright-python
 	touch $@
 
 clean:

@@ -1,17 +1,19 @@
-"""A headless Chromium of the machine, and where axe-core lies; both stay out of the installation of edgesim."""
+"""A headless Chromium of the machine, and axe-core; both stay out of the installation of edgesim."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conventions.source_tree import ROOT
 
-AXE = Path(os.environ.get("EDGESIM_AXE") or ROOT / ".venv" / "browser" / "node_modules" / "axe-core" / "axe.min.js")
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
+_AXE = "axe.min.js"
+_SERIOUS = ("serious", "critical")  # axe-core also knows minor and moderate
 
 
 def chromium() -> str:
@@ -23,11 +25,25 @@ def chromium() -> str:
     return found
 
 
-def axe() -> str:
-    """Return the text of axe-core; a test that asks for it is skipped where it is missing."""
-    if not AXE.is_file():
-        pytest.skip(f"no {AXE.name} (make .venv/browser, or EDGESIM_AXE=its path)")
-    return AXE.read_text(encoding="utf-8")
+def barriers(page: Any) -> list[str]:
+    """Return the serious and critical findings of axe-core on a page that is open in playwright, one line each.
+
+    A line has the rule, its impact and the first element that breaks it. A test that asks is skipped where axe-core is
+    missing: `make .venv/browser` fetches it, and EDGESIM_AXE may name another copy.
+    """
+    copies = sorted((ROOT / ".venv" / "browser").rglob(_AXE))
+    if path := os.environ.get("EDGESIM_AXE"):
+        copies = [Path(path)]
+    if not copies:
+        pytest.skip(f"no {_AXE} (make .venv/browser, or EDGESIM_AXE=its path)")
+    page.evaluate(copies[0].read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    assert found["testEngine"]["name"] == "axe-core" and found["passes"], "axe-core looked at nothing"
+    return [
+        f"{each['id']} ({each['impact']}), {len(each['nodes'])} elements, such as {each['nodes'][0]['html'][:200]}"
+        for each in found["violations"]
+        if each["impact"] in _SERIOUS
+    ]
 
 
 # Returns what is wrong with the layout of a page, a line each: text that is cut, sticks out or lies on other text.
