@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from edgesim.cli import decisions, figures, flower, import_trace, keep, look, parts, run, scenarios, study
+from edgesim.cli import decisions, figures, flower, import_trace, keep, look, parts, run, scenarios, study, watch
 from edgesim.cli.options import with_groups
 
 DECIDE = "Compare and decide"
@@ -21,7 +21,7 @@ Commands = Mapping[str, Callable[..., None]]
 PANELS: Mapping[str, Commands] = {
     RUN: {
         "new": scenarios.new, "run": run.run, "replay": run.replay, "validate": scenarios.validate,
-        "show": scenarios.show, "estimate": scenarios.estimate, "watch": run.watch,
+        "show": scenarios.show, "estimate": scenarios.estimate, "watch": watch.watch,
     },
     "Look at runs": {
         "table": look.table, "plot": figures.plot, "trace": look.trace, "gantt": figures.gantt,

@@ -1,26 +1,22 @@
-"""Commands that run a scenario, or show a run while it goes on: `run`, `replay` and `watch`."""
+"""Commands that run a scenario: `run` and `replay`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgesim.cli.options import CheckpointInterval, InSession, OneRun, Overrides, RunOutput, ScenarioFile, checkpoint_s
+from edgesim.cli.options import CheckpointInterval, OneRun, Overrides, RunOutput, ScenarioFile, checkpoint_s
 from edgesim.cli.printing import print_json, print_note, print_runs, warn
 from edgesim.core.errors import ConfigError
 from edgesim.execution.interrupts import INTERRUPTED
-from edgesim.files.reading import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +29,6 @@ _EXIT_OF_STATUS = {"finished": 0, "interrupted": INTERRUPTED, "failed": 1}
 _LONGEST = 80  # characters of the changes by `--set` in the name of a folder
 _UNFIT = re.compile(r'[\x00-\x1f<>:"/\\|?*]+')  # for names on common file systems
 _SHOWN = re.compile(r"(seed|method(\.name)?)\s*=")  # overrides that the rest of the name shows
-_WATCHED = ("devices", "rounds", "evals")  # tables: jobs may be many millions, and the view shows no single one
-_READING = 20  # reading takes at most a 20th of the time
 _UPDATE = ["device", "task", "submodel"]  # columns of jobs that identify an update of a round
 
 
@@ -233,78 +227,3 @@ def _first_difference(before: Run, after: Run) -> str:
             more = f" and {len(others) - 1} more" if len(others) > 1 else ""
             return f": in round {number + 1} device {device} was {ends[0]}, and is {ends[1]} now{more}"
     return ""
-
-
-# --- watch -------------------------------------------------------------------------------------------------------
-
-
-def watch(
-    run: OneRun,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Refresh interval.")] = 1.0,
-    session: InSession = None,
-) -> None:
-    """Show a run of another process until it ends. The exit code is 0 if the run finished, else 1.
-
-    The command only reads the run folder, which the run updates every few seconds.
-    """
-    from rich.console import Console
-
-    from edgesim.runs.progress import Display, glance_of
-    from edgesim.studies.runs import growing_folder
-
-    def name_of(found: Run) -> str:
-        """Return the name of the folder, also while a study still writes its run beside it."""
-        place = Path(os.path.realpath(run))
-        return found.name.replace(growing_folder(place).name, place.name)
-
-    shown: Run | None = None
-    with closing(Display(Console(file=sys.stdout, markup=False, highlight=False))) as display:
-        for whole in _states(run, every):
-            shown = whole if session is None else whole.session(session)
-            display.show(replace(glance_of(shown), name=visible(name_of(shown))))
-    if shown is None:
-        raise ConfigError(f"{run}: the run that was to begin there ended and wrote nothing")
-    rounds = len(shown.rounds)
-    reason = f": {shown.manifest['stop_reason']}" if shown.manifest.get("stop_reason") else ""
-    print(f"{name_of(shown)}: {shown.status} after {rounds} round{'s'[: rounds != 1]}{reason}")
-    if not shown.finished:
-        raise typer.Exit(1)
-
-
-def _states(folder: Path, every_s: float) -> Iterator[Run]:
-    """Yield the run in a folder after each change, and at last in the state in which it ends."""
-    from edgesim.records.lock import is_held
-    from edgesim.records.manifest import MANIFEST, RUNNING, read_manifest
-    from edgesim.reports.load import open_run
-    from edgesim.studies.runs import growing_folder
-
-    def written_to() -> Path:
-        """Return the folder that is written: one beside it while a study makes the run, or was killed doing so."""
-        growing = growing_folder(Path(os.path.realpath(folder)))
-        cut_off = not is_held(folder) and not (folder / MANIFEST).exists() and (growing / MANIFEST).exists()
-        return growing if cut_off or is_held(growing) else folder
-
-    def opened(place: Path) -> Run:
-        run = open_run(place, _WATCHED)
-        run.read(_WATCHED)
-        return run
-
-    if not (written_to() / MANIFEST).exists() and is_held(folder):
-        print_note(f"{folder}: waiting for a run to begin")
-    seen, goes_on = "", True
-    while goes_on:
-        began_s = time.perf_counter()
-        goes_on = is_held(folder)  # asked first, so that a read after the end sees the final state
-        place = written_to()
-        try:
-            manifest = read_manifest(place)
-            state = f"{manifest['sha256']} {manifest['status']}"
-            if state != seen:
-                yield opened(place)
-                seen = state
-            goes_on = manifest["status"] == RUNNING
-        except ConfigError:
-            if not goes_on:  # no process is writing it
-                yield opened(folder)
-        if goes_on:
-            time.sleep(max(every_s, _READING * (time.perf_counter() - began_s)))

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgesim.files.reading import visible
-from edgesim.reports.format import divergence, text
+from edgesim.reports.format import count, divergence, text
 from edgesim.reports.load import Run
 
 _LINES = 10  # approximate number of lines in a log without a terminal
@@ -218,6 +218,11 @@ class Glance:
         done, limit = self.done.get("round", 0), self.limits.rounds
         return f"round {done}/{limit}" if limit else f"round {done}"
 
+    @property
+    def share(self) -> float | None:
+        """Share of the run that is done, by the limit that is nearest; None without such a limit."""
+        return max(self.limits.shares(self.done).values(), default=None)
+
 
 def glance_of(run: Run) -> Glance:
     """Return the snapshot of a run from its folder. Raises ConfigError as its tables do."""
@@ -271,26 +276,32 @@ def _left(glance: Glance) -> str:
 # --- on a terminal ----------------------------------------------------------------------------------------------
 
 
-def panel_of(glance: Glance, ascii_only: bool = False) -> RenderableType:
-    """Return a glance as a panel for a terminal; `ascii_only`: for a terminal that cannot show a curve."""
-    done, rows = glance.done, Table.grid(padding=(0, 2))
-    rows.add_column(style="bold")
-    rows.add_column()
+def facts_of(glance: Glance) -> dict[str, str]:
+    """Return what is known of a run in words, by name: accuracy, simulated, energy, fleet, jobs, host, left."""
+    done, facts = glance.done, {}
     if glance.accuracies:
-        best = f"{glance.accuracies[-1]:.4f}, best {max(glance.accuracies):.4f}"
-        rows.add_row("accuracy", best if ascii_only else f"{best}  {curve_of(glance.accuracies)}")
+        facts["accuracy"] = f"{glance.accuracies[-1]:.4f}, best {max(glance.accuracies):.4f}"
     if done:
-        rows.add_row("simulated", text("now_s", done["now_s"]))
-        rows.add_row("energy", _joules(done))
+        facts |= {"simulated": text("now_s", done["now_s"]), "energy": _joules(done)}
     if glance.fleet:
         running = glance.fleet["running"]
-        jobs = f"{running} job{'s'[: running != 1]} at work {text('now_s', glance.fleet['now_s'])} into the run"
-        rows.add_row("fleet", f"{glance.fleet['devices']} devices: {_fleet(glance)}")
-        rows.add_row("jobs", jobs)
-    rows.add_row("host", f"{text('host_s', round(glance.host_s))} so far")
+        facts["fleet"] = f"{glance.fleet['devices']} devices: {_fleet(glance)}"
+        facts["jobs"] = f"{count(running, 'job')} at work {text('now_s', glance.fleet['now_s'])} into the run"
+    facts["host"] = f"{text('host_s', round(glance.host_s))} so far"
     if said := _left(glance):
-        rows.add_row("left", said)
-    share = max(glance.limits.shares(done).values(), default=None)
+        facts["left"] = said
+    return facts
+
+
+def panel_of(glance: Glance, ascii_only: bool = False) -> RenderableType:
+    """Return a glance as a panel for a terminal; `ascii_only`: for a terminal that cannot show a curve."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold")
+    rows.add_column()
+    for name, said in facts_of(glance).items():
+        curve = "" if name != "accuracy" or ascii_only else f"  {curve_of(glance.accuracies)}"
+        rows.add_row(name, said + curve)
+    share = glance.share
     head = Text(f"{glance.rounds}  {glance.status}" + ("" if share is None else f"  {share:.0%}"))
     bar = [] if share is None else [Text(_bar(share, "#." if ascii_only else "█░"))]
     return Panel(Group(head, *bar, rows), title=Text(f"{glance.name}: {glance.method}"), title_align="left")

@@ -62,8 +62,25 @@ def write_report(findings: Findings, out: Path) -> Path:
 
 def rendered(findings: Findings) -> str:
     """Return the page of a report, the same text for the same findings."""
+    return (
+        templates()
+        .get_template("report.html")
+        .render(
+            findings=findings,
+            verdict=verdict(findings),
+            answers=answers(findings),
+            sections=list(sections(findings)),
+            style=Markup(asset("report.css")),
+            script=Markup(asset("report.js")),
+            plotly=Markup(get_plotlyjs()),
+        )
+    )
+
+
+def templates() -> Environment:
+    """Return the templates of pages, with the marks and dashes of legends."""
     environment = Environment(
-        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
         # Escaped, so that no text in the figure can close the script element around it.
@@ -72,21 +89,12 @@ def rendered(findings: Findings) -> str:
         ),
         "with_code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
     }
-    template = environment.get_template("report.html")
-    return template.render(
-        findings=findings,
-        verdict=verdict(findings),
-        answers=answers(findings),
-        sections=list(sections(findings)),
-        shapes=_SHAPES,
-        dashes=_DASHES,
-        style=Markup(_asset("report.css")),
-        script=Markup(_asset("report.js")),
-        plotly=Markup(get_plotlyjs()),
-    )
+    environment.globals |= {"shapes": _SHAPES, "dashes": _DASHES}
+    return environment
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file beside the templates of pages."""
     return (files(_ASSETS) / name).read_text(encoding="utf-8")
 
 

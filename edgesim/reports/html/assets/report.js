@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const charts = [...document.querySelectorAll(".chart")];
+  const drawn = new WeakMap(); // the figure that a chart shows
 
   // A drawing with a view box can be scaled to the width of a sheet of paper.
   const framed = (chart) => {
@@ -11,17 +11,28 @@
     }
   };
 
+  // Fewer ticks fit a phone.
+  const ticks = (chart) => (chart.clientWidth < 420 ? 5 : 8);
   const draw = (chart) => {
-    const { data, layout } = JSON.parse(document.getElementById(chart.dataset.figure).textContent);
-    return Plotly.newPlot(chart, data, layout, { displayModeBar: false, responsive: false }).then(() => framed(chart));
+    const text = document.getElementById(chart.dataset.figure).textContent;
+    if (drawn.get(chart) === text) return;
+    drawn.set(chart, text);
+    const { data, layout } = JSON.parse(text);
+    const off = [...chart.closest("section").querySelectorAll('[aria-pressed="false"]')].map((each) => each.dataset.setting);
+    for (const trace of data) if (trace.meta && off.includes(trace.meta.setting)) trace.visible = false;
+    if (chart.dataset.size) {
+      Object.assign(layout, { width: chart.clientWidth, height: chart.clientHeight });
+      layout.xaxis.nticks = ticks(chart);
+    }
+    return Plotly.react(chart, data, layout, { displayModeBar: false, responsive: false }).then(() => framed(chart));
   };
 
-  // Fewer ticks and thinner margins fit a phone; a sheet of paper shows what stood on the screen.
+  // A sheet of paper shows what stood on the screen.
   const fit = (chart) => {
-    if (matchMedia("print").matches || !chart.clientWidth || chart.dataset.width === String(chart.clientWidth)) return;
-    chart.dataset.width = chart.clientWidth;
-    Plotly.relayout(chart, { width: chart.clientWidth, height: chart.clientHeight, "xaxis.nticks": chart.clientWidth < 420 ? 5 : 8 })
-      .then(() => framed(chart));
+    const [width, height] = [chart.clientWidth, chart.clientHeight], size = `${width} ${height}`;
+    if (matchMedia("print").matches || !width || chart.dataset.size === size) return;
+    chart.dataset.size = size;
+    Plotly.relayout(chart, { width, height, "xaxis.nticks": ticks(chart) }).then(() => framed(chart));
   };
   const watched = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach((each) => fit(each.target))));
 
@@ -59,9 +70,14 @@
     else if (button.closest(".sortable")) sort(button);
   });
 
-  Promise.all(charts.map(draw)).then(() => {
-    charts.forEach(fit);
-    charts.forEach((chart) => watched.observe(chart));
-    document.documentElement.dataset.drawn = charts.length;
-  });
+  const show = () => {
+    const charts = [...document.querySelectorAll(".chart")];
+    return Promise.all(charts.map(draw)).then(() => {
+      charts.forEach(fit);
+      charts.forEach((chart) => watched.observe(chart));
+      document.documentElement.dataset.drawn = charts.length;
+    });
+  };
+  document.addEventListener("edgesim:changed", show);
+  show();
 })();

@@ -1,0 +1,127 @@
+"""The page of a run that may still go on: its progress, and the accuracy, latest round and stragglers so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from plotly.offline import get_plotlyjs
+
+from edgesim.reports.critical_path import attributed, explain
+from edgesim.reports.figure_numbers import accuracy_points, round_bars
+from edgesim.reports.format import divergence, text
+from edgesim.reports.html.charts import accuracy_charts, gantt_chart, looks, phases
+from edgesim.reports.html.content import Cell, ReportTable, Section, SlowestRound
+from edgesim.reports.html.local_server import Resource
+from edgesim.reports.html.page import asset, templates
+from edgesim.reports.load import Run
+from edgesim.reports.participation import participation
+
+DRAWN = ("devices", "rounds", "evals", "jobs", "metrics")  # tables that the page shows
+_MOST_STRAGGLERS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Progress of a run in words. `share`: the part that is done, None if it is not known. `facts`: by their names."""
+
+    title: str
+    status: str
+    share: float | None
+    facts: Mapping[str, str]
+
+
+def assets_of_page() -> dict[str, Resource]:
+    """Return what the page of `live_page` loads, by path."""
+    return {
+        "/report.css": Resource(asset("report.css"), "text/css"),
+        "/live.css": Resource(asset("live.css"), "text/css"),
+        "/plotly.js": Resource(get_plotlyjs(), "text/javascript"),
+        "/report.js": Resource(asset("report.js"), "text/javascript"),
+        "/live.js": Resource(asset("live.js"), "text/javascript"),
+    }
+
+
+def live_page(
+    title: str, every_s: float, progress: Sequence[Progress] = (), runs: Sequence[Run] = (), notes: Sequence[str] = ()
+) -> Resource:
+    """Return the page, which asks for itself every `every_s` seconds and redraws what has changed.
+
+    `runs`: the sessions of a run, whose tables DRAWN are shown. `notes`: lines below the title. Raises ConfigError as
+    the tables do.
+    """
+    rendered = (
+        templates()
+        .get_template("live.html")
+        .render(title=title, every_s=every_s, progress=progress, notes=notes, sections=list(_sections(runs, title)))
+    )
+    return Resource(rendered, "text/html")
+
+
+def notes_of(run: Run) -> Iterator[str]:
+    """Yield what went wrong in a run, a line each: the loss of its process, a divergence, its warnings."""
+    if run.status == "cut off":
+        yield "The process that ran this was killed. The tables end with its last write."
+    for view in run.views:
+        if found := view.manifest.get("diverged"):
+            yield f"{view.name} {divergence(found)}."
+    for line in run.manifest.get("warnings", ()):
+        yield f"Warning: {line}."
+
+
+def _sections(runs: Sequence[Run], title: str) -> Iterator[Section]:
+    if not runs:
+        return
+    labels = {run: run.chosen or run.method for run in runs}
+    names = {run: run.chosen or title for run in runs}
+    points = accuracy_points(labels).dropna(subset="accuracy")
+    if len(points):
+        shown = list(dict.fromkeys(points["setting"]))
+        targets = sorted({target for run in runs for target in run.targets})
+        yield Section(
+            name="accuracy",
+            title="Accuracy",
+            text=["Accuracy on the test data. Dashed lines are targets."] if targets else [],
+            legend=list(looks(shown).values()),
+            charts=accuracy_charts(points, shown, targets),
+        )
+    else:
+        yield Section(name="accuracy", title="Accuracy", text=["No model has been evaluated yet."])
+    latest = [_latest(run, names[run]) for run in runs if len(run.rounds)]
+    if not latest:
+        yield Section(name="round", title="The latest round", text=["No round has closed yet."])
+        return
+    yield Section(
+        name="round",
+        title="The latest round",
+        text=[line for each in latest for line in each.lines],
+        legend=phases(),
+        charts=[replace(gantt_chart(each), name=f"gantt-{place}") for place, each in enumerate(latest)],
+        after=["Hatched bars belong to jobs that did not deliver. The vertical line is the end of the round."],
+    )
+    tables = [_stragglers(run, names[run]) for run in runs if len(run.rounds)]
+    yield Section(name="stragglers", title="Stragglers", tables=tables)
+
+
+def _latest(run: Run, name: str) -> SlowestRound:
+    number = int(run.rounds["round"].iloc[-1]) + 1
+    lines = explain(run, number).splitlines()
+    return SlowestRound(run=name, setting=run.method, lines=lines, found=round_bars(run, number))
+
+
+def _stragglers(run: Run, name: str) -> ReportTable:
+    """Return the devices that were last in most rounds or late most often."""
+    each = participation(run, each=True).set_index("device")
+    last = attributed(run.jobs, run.rounds)["critical_device"].value_counts()
+    each["last"] = last.reindex(each.index, fill_value=0)
+    held_up = each[each["last"] + each["late_jobs"] > 0]
+    worst = held_up.sort_values(["last", "late_jobs"], ascending=False, kind="stable").head(_MOST_STRAGGLERS)
+    rows = []
+    for device, row in worst.iterrows():
+        times = [row[f"mean_{phase}_s"] for phase in ("down", "compute", "up")]
+        counts = [f"{row['last']:.0f}", f"{row['late_jobs']:.0f}", f"{row['jobs']:.0f}"]
+        known = ["–" if time_s != time_s else text("_s", float(time_s)) for time_s in times]
+        rows.append([Cell(f"{row['kind']} {device}"), *map(Cell, counts), *map(Cell, known)])
+    caption = f"Devices that ended most of the {len(run.rounds)} rounds of {name}, or were late most often"
+    head = ["device", "rounds ended", "late jobs", "jobs", "mean download", "mean computing", "mean upload"]
+    return ReportTable(caption=caption, head=head, rows=rows, numbers=len(head) - 1)
