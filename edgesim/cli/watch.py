@@ -90,11 +90,18 @@ def _serve(folder: Path, every_s: float, session: str | None, port: int) -> None
 def _pages(folder: Path, every_s: float, session: str | None) -> Iterator[Resource]:
     """Yield the page of a run without end, whenever it has changed. Raises ConfigError if nothing is there at first."""
     from edgesim.reports.html.live_page import DRAWN, Progress, live_page, notes_of
+    from edgesim.reports.html.words import number
+    from edgesim.reports.load import open_run
     from edgesim.runs.progress import facts_of, glance_of
+
+    def in_percent(accuracies: Sequence[float]) -> dict[str, str]:
+        return {"accuracy": f"{number('accuracy', accuracies[-1])}, best {number('accuracy', max(accuracies))}"}
 
     followed = _Followed(folder, DRAWN)
     if not (followed.waits or folder.is_dir() or followed.place.is_dir()):
         followed.changed()  # raises
+    if session is not None and not followed.waits:
+        open_run(followed.place, ()).session(session)
     title, last = visible(folder.resolve().name), None
     if followed.waits:
         last = live_page(title, every_s, notes=["Waiting for the run to begin."])
@@ -110,17 +117,18 @@ def _pages(folder: Path, every_s: float, session: str | None) -> Iterator[Resour
                         title=view.chosen or "",
                         status=f"{glance.method}, {glance.rounds}, {glance.status}",
                         share=glance.share,
-                        facts=facts_of(glance),
+                        facts=facts_of(glance) | (in_percent(glance.accuracies) if glance.accuracies else {}),
                     )
                     for view, glance in zip(views, glances, strict=True)
                 ]
                 page = live_page(title, every_s, progress, views, list(notes_of(whole)))
         except ConfigError as error:  # the folder may be damaged, replaced or gone, and come back
             page = live_page(title, every_s, notes=[one_line(str(error))])
+        spent_s = 0.0 if last is None else time.perf_counter() - began_s  # much of the first time is spent on imports
         if page is not None and page != last:
             yield page
             last = page
-        time.sleep(max(every_s, _READING * (time.perf_counter() - began_s)))
+        time.sleep(max(every_s, _READING * spent_s))
 
 
 class _Followed:

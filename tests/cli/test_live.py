@@ -25,6 +25,7 @@ from edgesim.runs.progress import Display, Glance, Limits, LiveView, curve_of, g
 from edgesim.runs.simulate import simulate
 from edgesim.studies.runs import growing_folder
 from tests.calling import Done, call
+from tests.cli.waiting import begun, waiting_run
 from tests.conftest import simulate_null
 from tests.sizes import full
 
@@ -183,39 +184,10 @@ def _read(terminal: int) -> bytes:
 
 # --- from another process ---------------------------------------------------------------------------------------
 
-# A run that writes its folder after every round, and waits after the fifth until there is a file "go".
-_WAITING = """
-import sys, time
-from pathlib import Path
-from edgesim.cli.main import main
-from edgesim.runs import recording
-
-recording._EVERY_S, recording._SHARE = 0.0, float("inf")
-really = recording.Recording.round_closed
-
-def round_closed(self, info):
-    really(self, info)
-    while info["round"] == 5 and not Path("go").exists():
-        time.sleep(0.01)
-
-recording.Recording.round_closed = round_closed
-sys.argv[0] = "edgesim"
-main()
-"""
-
-
-def started(*words: str) -> subprocess.Popen[str]:
-    """Start a run that waits after its fifth round, in the current folder."""
-    return subprocess.Popen([sys.executable, "-c", _WAITING, "run", *words], text=True,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # fmt: skip
-
 
 def watching(here: Path) -> subprocess.Popen[str]:
     """Start to watch the run in the folder "run" once it is there, and return when it has come to its fifth round."""
-    for _ in range(6000):
-        if (here / "run/manifest.json").exists():
-            break
-        time.sleep(0.01)
+    begun(here / "run")
     words = [sys.executable, "-m", "edgesim", "watch", "run", "--every", "0.1"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -229,7 +201,7 @@ def watching(here: Path) -> subprocess.Popen[str]:
 @pytest.mark.process
 def test_a_run_is_watched_to_its_end_and_not_disturbed(here: Path) -> None:
     words = ("scenario.toml", "--set", "stop.rounds=40")
-    run = started(*words, "--out", "run")
+    run = waiting_run(*words, "--out", "run")
     watch = watching(here)
     (here / "go").touch()
     out, err = watch.communicate(timeout=120)
@@ -250,7 +222,7 @@ def test_a_run_is_watched_to_its_end_and_not_disturbed(here: Path) -> None:
     ("number", "status"), [(signal.SIGKILL, "cut off"), pytest.param(signal.SIGINT, "interrupted", marks=full)]
 )
 def test_a_run_that_does_not_finish_ends_the_watch(here: Path, number: int, status: str) -> None:
-    run = started("scenario.toml", "--set", "stop.rounds=40", "--out", "run")
+    run = waiting_run("scenario.toml", "--set", "stop.rounds=40", "--out", "run")
     watch = watching(here)
     run.send_signal(number)
     out, err = watch.communicate(timeout=60)
@@ -262,7 +234,7 @@ def test_a_run_that_does_not_finish_ends_the_watch(here: Path, number: int, stat
 @full
 @pytest.mark.process
 def test_ctrl_c_ends_the_watch_and_not_the_run(here: Path) -> None:
-    run = started("scenario.toml", "--set", "stop.rounds=40", "--out", "run")
+    run = waiting_run("scenario.toml", "--set", "stop.rounds=40", "--out", "run")
     watch = watching(here)
     watch.send_signal(signal.SIGINT)
     assert watch.communicate(timeout=60)[1] == "" and watch.returncode == 130
@@ -296,7 +268,7 @@ def test_the_run_of_a_cell_is_shown_while_it_is_written_beside_its_place(here: P
 @pytest.mark.kills
 def test_the_run_of_a_cell_whose_study_was_killed_is_shown_as_cut_off(here: Path) -> None:
     growing = growing_folder(here / "cell")
-    run = started("scenario.toml", "--set", "stop.rounds=40", "--out", growing.name)
+    run = waiting_run("scenario.toml", "--set", "stop.rounds=40", "--out", growing.name)
     for _ in range(6000):
         if (growing / "manifest.json").exists() and len(open_run(growing).rounds) == 5:
             break

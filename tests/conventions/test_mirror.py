@@ -32,6 +32,7 @@ ABOUT_SEVERAL = {
         "fresh_processes": "all commands in processes of their own",
         "hostile_files": "names and files that are meant to do harm",
         "live": "the live view, from two processes",
+        "watch_in_browser": "the page of `watch --web` in a browser",
         "loading": "what commands load",
         "messages": "errors, warnings and closed pipes of all commands",
         "numbers": "numbers in the tables of all commands",

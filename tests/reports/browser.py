@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,18 @@ def chromium() -> str:
     if found is None:
         pytest.skip("no chromium on this machine (Debian: apt-get install chromium)")
     return found
+
+
+@contextmanager
+def headless() -> Iterator[Any]:
+    """Start a headless browser of playwright; a test that asks for it is skipped where there is none."""
+    program = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--font-render-hinting=none"])
+        yield started
+        started.close()
 
 
 def barriers(page: Any) -> list[str]:

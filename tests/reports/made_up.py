@@ -53,10 +53,10 @@ def run(folder: Path, method: str, seed: int) -> Run:
         jobs, busy_s, *uses = spent[device].tolist()
         counts = (int(jobs), int(jobs), busy_s, int(200 * jobs), int(100 * jobs))
         tables["devices"].append((device, kind, 1, *counts, *uses, now_s, 0.0))
-    return write(folder, tables, _manifest(method, seed))
+    return write(folder, tables, manifest(method, seed))
 
 
-def _manifest(method: str, seed: int) -> dict[str, Any]:
+def manifest(method: str, seed: int) -> dict[str, Any]:
     scenario = {
         "seed": seed,
         "method": {"name": method},

@@ -12,7 +12,7 @@ import pytest
 from edgesim.reports.html.page import write_report
 from edgesim.studies.report import findings_of, study_of
 from tests.reports import made_up
-from tests.reports.browser import CHARTS, LAYOUT, barriers, chromium
+from tests.reports.browser import CHARTS, LAYOUT, barriers, headless
 from tests.sizes import full, thinned
 
 pytestmark = pytest.mark.process
@@ -42,13 +42,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Return a headless browser."""
-    program = chromium()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--font-render-hinting=none"])
+    with headless() as started:
         yield started
-        started.close()
 
 
 class Seen:

@@ -9,7 +9,7 @@ from plotly.offline import get_plotlyjs
 
 from edgesim.reports.critical_path import attributed, explain
 from edgesim.reports.figure_numbers import accuracy_points, round_bars
-from edgesim.reports.format import divergence, text
+from edgesim.reports.format import count, divergence, text
 from edgesim.reports.html.charts import accuracy_charts, gantt_chart, looks, phases
 from edgesim.reports.html.content import Cell, ReportTable, Section, SlowestRound
 from edgesim.reports.html.local_server import Resource
@@ -122,6 +122,6 @@ def _stragglers(run: Run, name: str) -> ReportTable:
         counts = [f"{row['last']:.0f}", f"{row['late_jobs']:.0f}", f"{row['jobs']:.0f}"]
         known = ["–" if time_s != time_s else text("_s", float(time_s)) for time_s in times]
         rows.append([Cell(f"{row['kind']} {device}"), *map(Cell, counts), *map(Cell, known)])
-    caption = f"Devices that ended most of the {len(run.rounds)} rounds of {name}, or were late most often"
-    head = ["device", "rounds ended", "late jobs", "jobs", "mean download", "mean computing", "mean upload"]
+    caption = f"Devices that were last in most of {count(len(run.rounds), 'round')} of {name}, or late most often"
+    head = ["device", "rounds as last", "late jobs", "jobs", "mean download", "mean computing", "mean upload"]
     return ReportTable(caption=caption, head=head, rows=rows, numbers=len(head) - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ def rendered(findings: Findings) -> str:
     )
 
 
+@cache
 def templates() -> Environment:
     """Return the templates of pages, with the marks and dashes of legends."""
     environment = Environment(
