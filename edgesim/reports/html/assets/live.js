@@ -4,9 +4,12 @@
   const ofReader = ["open", "aria-pressed"]; // attributes that the reader sets
   let tag = "";
 
-  // Turns an element into a fresh one and touches only what differs, so that focus, open tables and drawings stay.
+  const isBlank = (node) => node.nodeType === Node.TEXT_NODE && !node.data.trim();
+  const kind = (node) =>
+    node.nodeType === Node.ELEMENT_NODE ? [node.nodeName, node.id, node.classList[0]].join() : node.nodeName;
+
+  // Turns a node into a fresh one of its kind and touches only what differs, so that focus, open tables and drawings stay.
   const morph = (old, fresh) => {
-    if (old.nodeName !== fresh.nodeName || old.id !== fresh.id) return old.replaceWith(fresh);
     if (old.nodeType !== Node.ELEMENT_NODE) {
       if (old.data !== fresh.data) old.data = fresh.data;
       return;
@@ -20,9 +23,15 @@
       else if (value !== old.getAttribute(name)) old.setAttribute(name, value);
     }
     if (chart) return;
-    const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
-    before.slice(after.length).forEach((each) => each.remove());
-    after.forEach((each, i) => (i < before.length ? morph(before[i], each) : old.append(each)));
+    const before = [...old.childNodes].filter((each) => !isBlank(each));
+    const after = [...fresh.childNodes].filter((each) => !isBlank(each));
+    after.forEach((each, i) => {
+      const wanted = after.slice(i).map(kind);
+      while (before.length && !wanted.includes(kind(before[0]))) before.shift().remove();
+      if (before.length && kind(before[0]) === wanted[0]) morph(before.shift(), each);
+      else old.insertBefore(each, before[0] || null);
+    });
+    before.forEach((each) => each.remove());
   };
 
   const look = async () => {
