@@ -369,7 +369,7 @@ def _together(told: _Told) -> pd.DataFrame:
 
 
 def _split(link: Mapping[Any, Any]) -> str:
-    split = [f"{what} {text('_s', link[column])}" for column, what in _SPLIT.items() if link[column] > 0]
+    split = [f"{what} {text('_s', link[column])}" for column, what in _SPLIT.items() if link[column] > ROUNDING_S]
     return ", ".join(split) or "no time at all"
 
 

@@ -16,6 +16,7 @@ from edgesim.reports.html.local_server import Resource
 from edgesim.reports.html.page import asset, templates
 from edgesim.reports.load import Run
 from edgesim.reports.participation import participation
+from edgesim.reports.stats import curve
 
 DRAWN = ("devices", "rounds", "evals", "jobs", "metrics")  # tables that the page shows
 _MOST_STRAGGLERS = 10
@@ -86,7 +87,7 @@ def _sections(runs: Sequence[Run], title: str) -> Iterator[Section]:
             charts=accuracy_charts(points, shown, targets),
         )
     else:
-        yield Section(name="accuracy", title="Accuracy", text=["No model has been evaluated yet."])
+        yield Section(name="accuracy", title="Accuracy", text=[_without_accuracy(run) for run in runs])
     latest = [_latest(run, names[run]) for run in runs if len(run.rounds)]
     if not latest:
         yield Section(name="round", title="The latest round", text=["No round has closed yet."])
@@ -94,13 +95,22 @@ def _sections(runs: Sequence[Run], title: str) -> Iterator[Section]:
     yield Section(
         name="round",
         title="The latest round",
-        text=[line for each in latest for line in each.lines],
+        text=[line if len(runs) == 1 else f"{each.run}: {line}" for each in latest for line in each.lines],
         legend=phases(),
         charts=[replace(gantt_chart(each), name=f"gantt-{place}") for place, each in enumerate(latest)],
         after=["Hatched bars belong to jobs that did not deliver. The vertical line is the end of the round."],
     )
     tables = [_stragglers(run, names[run]) for run in runs if len(run.rounds)]
     yield Section(name="stragglers", title="Stragglers", tables=tables)
+
+
+def _without_accuracy(run: Run) -> str:
+    """Return a sentence on a run without an accuracy: it comes later, or the run has another goal."""
+    points = curve(run)
+    if points.empty:
+        return "No model has been evaluated yet."
+    values, best = points[run.goal], "max" if run.better[run.goal] == "higher" else "min"
+    return f"The goal is {run.goal}, now {values.iloc[-1]:.4g} and at best {values.agg(best):.4g}. It has no accuracy."
 
 
 def _latest(run: Run, name: str) -> SlowestRound:
