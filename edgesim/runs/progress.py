@@ -19,6 +19,9 @@ from edgesim.files.reading import visible
 from edgesim.reports.format import count, divergence, text
 from edgesim.reports.load import Run
 
+# Of a run in another process. Jobs may be many millions, and a glance shows no single one.
+SHOWN = ("devices", "rounds", "evals")  # tables
+READING = 20  # reading them takes at most a 20th of the time
 _LINES = 10  # approximate number of lines in a log without a terminal
 
 

@@ -283,7 +283,7 @@ def test_the_run_of_a_cell_whose_study_was_killed_is_shown_as_cut_off(here: Path
     ("words", "says"),
     [
         (("nowhere",), "error: nowhere: not a run folder: no manifest.json, "),
-        (("scenario.toml",), "error: scenario.toml: not a run folder: no manifest.json, "),
+        (("scenario.toml",), "error: scenario.toml: a study is watched with --web; "),
         (("nowhere", "--every", "0"), "error: Invalid value for '--every'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edgesim.cli import watch
 from edgesim.records.lock import hold
+from edgesim.records.manifest import MANIFEST, sealed
+from edgesim.studies.runs import growing_folder
 from tests.calling import Done, call
 from tests.reports import made_up
 
@@ -37,7 +39,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
             if not left:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(watch.time, "sleep", sleep)
+        monkeypatch.setattr("edgesim.cli.watch_page.time.sleep", sleep)
         return call("watch", folder, "--web", "--port", port, "--every", "0.5", *words)
 
     return serve
@@ -82,10 +84,39 @@ def test_it_waits_for_a_run_to_begin(here: Path, served: Callable[..., Done]) ->
         assert served("run", waiting).code == 0
 
 
+def test_the_cells_of_a_study(here: Path, served: Callable[..., Done]) -> None:
+    """A cell is finished, one is at work beside its place, and one waits; what its run has done counts in the bar."""
+    axes, sizes = "[axes]\nseed = [1, 2, 3]\n", "[sizes]\nfull = {}\nquick = {}\n"
+    head = 'name = "mine"\nbase = "scenario.toml"\ncolumns = ["sim_time_s"]\n'
+    Path("study.toml").write_text(head + axes + sizes)
+    folder = here / "runs/studies/study/full"
+    made_up.run(folder / "seed=1", "fedavg", 1)
+    growing = growing_folder(folder / "seed=2")
+    run = made_up.run(growing, "fedavg", 2)
+    content = run.manifest | {"status": "running"}
+    content["scenario"] = content["scenario"] | {"stop": {"rounds": 24}}
+    files = content.pop("files")
+    content.pop("sha256")
+    (growing / MANIFEST).write_text(sealed(content, files))
+
+    def shown(page: str) -> None:
+        assert "<h1>mine, full</h1>" in page and "1 of 3 cells finished" in page and 'value="0.5"' in page
+        rows = re.findall(r'<th scope=row[^>]*>([^<]*)</th>\s*<td data-label="status">([^<]*)</td>', page)
+        assert rows == [("seed=2", "running"), ("seed=1", "finished"), ("seed=3", "waiting")]
+        assert re.search(r'data-label="rounds">12/24<', page)
+
+    with hold(growing):
+        code, _, err = served("study.toml", shown, words=("--size", "full"))
+    assert (code, err) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("nowhere", "--web"), "error: nowhere: not a run folder: no manifest.json, "),
+        (("run", "--web", "--size", "full"), "error: --runs, --size: are for studies\n"),
+        (("scenario.toml", "--web"), "error: scenario.toml: "),
+        (("scenario.toml", "--web", "--session", "a"), "error: --session: is for a run, not for a study\n"),
         (("run", "--port", "1"), "error: --port: is for --web\n"),
         (("run", "--web", "--port", "65536"), "error: Invalid value for '--port'"),
         (("run", "--web", "--session", "other"), "error: run: has no session 'other'"),

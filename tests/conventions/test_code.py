@@ -102,7 +102,7 @@ def test_no_wall_clock():
     """Only what reports host seconds may know them, or the date of a run, or waits for others."""
     allowed = [f"runs.{name}" for name in ("simulate", "recording", "estimate", "progress", "calibrate")]
     allowed += ["files.loaded_code", "files.code_identity"]  # when files were changed
-    allowed += ["execution.result_cache", "cli.run", "cli.parts", "records.lock"]
+    allowed += ["execution.result_cache", "cli.watch", "cli.watch_page", "cli.parts", "records.lock"]
     allowed += ["execution.ray_cluster"]  # how long a cluster has been silent
     allowed += [f"flower.{name}" for name in ("app_time", "client", "compat")]  # time as apps see it, and their seconds
     allowed += ["foreign.counted"]  # processor seconds of users' code

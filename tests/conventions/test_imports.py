@@ -66,7 +66,10 @@ LIBRARIES: dict[str, set[str]] = {
 TORCH_FREE = {*("core", "files", "config", "world", "engine", "records", "reports"), "pytest_plugin", "edgesim"}
 # What a scenario names that most start from, and what looks at it, or times it, without training.
 ALSO_TORCH_FREE = {
-    *(f"edgesim.cli.{name}" for name in ("app", "run", "scenarios", "look", "parts", "study", "keep", "watch")),
+    *(
+        f"edgesim.cli.{name}"
+        for name in ("app", "run", "scenarios", "look", "parts", "study", "keep", "watch", "watch_page")
+    ),
     *(f"edgesim.learning.models.{name}" for name in ("chains", "deep_chains", "resnets", "torchvision_family")),
     *("edgesim.foreign.loops", "edgesim.learning.server_rows", "edgesim.learning.train.torch_settings"),
     *(f"edgesim.methods.{name}" for name in ("fedavg", "fedpmt", "fedprox", "fedsgd", "fedasync", "feddrop")),

@@ -1,8 +1,8 @@
-"""The page of a run that may still go on: its progress, and the accuracy, latest round and stragglers so far."""
+"""The page of a run or study that may still go on: progress, accuracy so far, the latest round and stragglers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from plotly.offline import get_plotlyjs
@@ -44,19 +44,19 @@ def assets_of_page() -> dict[str, Resource]:
 
 
 def live_page(
-    title: str, every_s: float, progress: Sequence[Progress] = (), runs: Sequence[Run] = (), notes: Sequence[str] = ()
+    title: str,
+    every_s: float,
+    progress: Sequence[Progress] = (),
+    sections: Iterable[Section] = (),
+    notes: Iterable[str] = (),
 ) -> Resource:
     """Return the page, which asks for itself every `every_s` seconds and redraws what has changed.
 
-    `runs`: the sessions of a run, whose tables DRAWN are shown. `notes`: lines below the title. Raises ConfigError as
-    the tables do.
+    `notes`: lines below the title.
     """
-    rendered = (
-        templates()
-        .get_template("live.html")
-        .render(title=title, every_s=every_s, progress=progress, notes=notes, sections=list(_sections(runs, title)))
-    )
-    return Resource(rendered, "text/html")
+    page = templates().get_template("live.html")
+    parts = {"progress": progress, "sections": list(sections), "notes": list(notes)}
+    return Resource(page.render(title=title, every_s=every_s, **parts), "text/html")
 
 
 def notes_of(run: Run) -> Iterator[str]:
@@ -70,9 +70,8 @@ def notes_of(run: Run) -> Iterator[str]:
         yield f"Warning: {line}."
 
 
-def _sections(runs: Sequence[Run], title: str) -> Iterator[Section]:
-    if not runs:
-        return
+def sections_of(runs: Sequence[Run], title: str) -> Iterator[Section]:
+    """Yield the sections on the sessions of a run, whose tables DRAWN are read. Raises ConfigError as they do."""
     labels = {run: run.chosen or run.method for run in runs}
     names = {run: run.chosen or title for run in runs}
     points = accuracy_points(labels).dropna(subset="accuracy")

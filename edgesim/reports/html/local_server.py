@@ -11,7 +11,7 @@ from functools import cached_property
 from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
 from edgesim.core.errors import ConfigError
 
@@ -72,8 +72,8 @@ def serving(resources: Mapping[str, Resource], port: int = 0) -> Iterator[str]:
 
 
 class _LoopbackServer(ThreadingHTTPServer):
-    daemon_threads: ClassVar[bool] = True
-    block_on_close: ClassVar[bool] = False
+    daemon_threads = True
+    block_on_close = False
     resources: Mapping[str, Resource]
     hosts: set[str]
 
