@@ -25,7 +25,7 @@ LEFT_OUT = {
     "docs/howto/data.md": 1,
     "docs/howto/edges.md": 1,
     "docs/howto/golden_tables.md": 1,
-    "docs/howto/look.md": 1,
+    "docs/howto/look.md": 2,
     "docs/howto/networks.md": 1,
     "docs/howto/objectives.md": 1,
     "docs/howto/own_loop.md": 2,
