@@ -122,7 +122,7 @@ class Wanted:
     @property
     def labels(self) -> dict[Run, str]:
         """Setting of each run."""
-        from edgesim.studies.report import label_of
+        from edgesim.studies.decision import label_of
 
         return {run: label_of(self.study, cell) for cell, run in self.runs}
 
@@ -249,7 +249,8 @@ KINDS: Mapping[str, Callable[[Wanted], Any]] = {
 
 def _statistics(wanted: Wanted, columns: Sequence[str]) -> tuple[Any, Any]:
     """Return the values of columns, and their statistics over seeds, both with the setting."""
-    from edgesim.studies.report import with_middle, with_setting
+    from edgesim.studies.decision import with_setting
+    from edgesim.studies.report import with_middle
     from edgesim.studies.values import summarised, values_of
 
     values = values_of(wanted.study, wanted.runs, columns)

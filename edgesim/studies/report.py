@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from edgesim.config.describe import describe, toml
+from edgesim.config.describe import describe
+from edgesim.config.origin import COMMON
 from edgesim.config.plugins import is_outside
 from edgesim.core.errors import ConfigError
 from edgesim.reports import figure_numbers
 from edgesim.reports.critical_path import explain
 from edgesim.reports.groups import groups, mark
-from edgesim.reports.html.answer import FEWEST_PAIRS, ranked
 from edgesim.reports.html.content import (
     CatalogueEntry,
     ClockErrors,
-    Contest,
-    Effect,
     Findings,
     Made,
     SlowestRound,
@@ -29,15 +26,25 @@ from edgesim.reports.html.content import (
 )
 from edgesim.reports.load import Run
 from edgesim.runs.warnings import once
-from edgesim.studies.clock_intervals import SURE, ClockIntervals, clock_intervals
+from edgesim.studies.clock_intervals import clock_intervals
 from edgesim.studies.column import parse_column
-from edgesim.studies.statistics import ENOUGH_RUNS
+from edgesim.studies.decision import (
+    CONFIGURATION,
+    Compared,
+    label_of,
+    level,
+    seeds_needed,
+    with_order,
+    with_setting,
+)
+from edgesim.studies.levels import levels_of
+from edgesim.studies.scenario_words import section_words
+from edgesim.studies.statistics import told_interval
 from edgesim.studies.study import SEED, Study, StudyCell
 from edgesim.studies.tradeoffs import front, name_of, typical
-from edgesim.studies.values import axes_of, compared, summarised, values_of
+from edgesim.studies.values import axes_of, summarised, values_of
 
-_MOST_CONTESTS = 4
-_MOST_EFFECTS = 2  # columns for which the effect of an axis is reported
+_COMPARED = ["setting", "column", "pairs", "ties", "difference", "ratio", "low", "high", "p_holm"]
 _KINDS = ("method", "protocol", "selection", "partition", "data", "model", "network", "topology", "energy", "peers")
 _LEFT_OUT = ("seed", "name", "backend", "weights", "fleet")  # keys that define no setting, or have their own table
 
@@ -73,21 +80,27 @@ def findings_of(
             f"--baseline: no configuration is {', '.join(f'{axis}={label}' for axis, label in wanted.items())} "
             f"(known: {'; '.join(name_of(group) for group in groups_of.values())})"
         )
-    against = pd.concat([_against(values, study, groups_of[held], name) for name in compares] or [pd.DataFrame()])
-    nothing = pd.DataFrame(columns=["setting", "column", "pairs", "difference", "ratio", "low", "high", "p_holm"])
-    contests = list(_contests(study, values, summary, groups_of, lower))
-    clocks = None
+    found = Compared(study, values, summary, groups_of, lower)
+    against = pd.concat([found.against(held, name) for name in compares] or [pd.DataFrame(columns=_COMPARED)])
+    contests, clocks = found.contests(), None
     if draws:
         drawn = clock_intervals(study, runs, known, draws)
         clocks = ClockErrors(draws=draws, rows=with_setting(drawn.rows, study), notes=drawn.notes)
-        contests = [_with_order(contest, groups_of, drawn) for contest in contests]
+        contests = [with_order(contest, groups_of, drawn) for contest in contests]
+    of_first = against[against["column"] == contests[0].of] if contests else against
+    seeds = seeds_needed(study, of_first, commands[0] if commands else "")
     currencies = {run.currency for run in labels}
     currency = currencies.pop() if len(currencies) == 1 else ""
     scenarios = [run.manifest["scenario"] for run in labels]
     common = {key: value for key, value in scenarios[0].items() if all(each.get(key) == value for each in scenarios)}
     empty: tuple[Any, ...] = (None, [], (), {}, "")
+    replaced = {
+        section
+        for section in COMMON
+        if all(each.get("fleet") and all(block.get(section) for block in each["fleet"]) for each in scenarios)
+    }
     parts = []
-    sections = ((kind, each.get(kind)) for kind in _KINDS for each in scenarios)
+    sections = ((kind, each.get(kind)) for kind in _KINDS if kind not in replaced for each in scenarios)
     named = ((kind, str(part["name"])) for kind, part in sections if isinstance(part, Mapping) and "name" in part)
     for kind, name in dict.fromkeys(named):
         if name and not is_outside(kind, name):  # a report does not import classes from outside
@@ -111,15 +124,18 @@ def findings_of(
         title=title or study.name,
         question=question or study.question,
         settings=tuple(groups_of),
-        axes=", ".join(axis for axis in axes_of(values)),
+        axes={axis: {label: level(axis, label) for label in map(str, values[axis])} for axis in axes_of(values)},
         columns=tuple(known),
         lower=lower,
         baseline=held,
         values=with_setting(values, study),
         summary=summary,
-        compared=against if len(against) else nothing,
+        compared=against,
         contests=contests,
-        effects=list(_effects(values, [contest.of for contest in contests[:_MOST_EFFECTS]])),
+        choice=found.choice(contests, seeds.needed),
+        effects=found.effects(contests[0].of, held, of_first) if contests else None,
+        seeds=seeds,
+        levels=levels_of(runs, groups_of[held]),
         tradeoffs=list(_tradeoffs(study, summary, lower)),
         targets=sorted({target for run in labels for target in run.targets}),
         points=figure_numbers.accuracy_points(labels),
@@ -132,73 +148,20 @@ def findings_of(
         currency=currency,
         slowest=_slowest(labels),
         fleet=next(iter(labels)).participation(),
-        scenario=[(key, _plain(v)) for key, v in common.items() if key not in _LEFT_OUT and v not in empty],
+        scenario=[
+            (key.replace("_", " "), said)
+            for key, value in common.items()
+            if key not in (*_LEFT_OUT, *replaced) and value not in empty and (said := section_words(key, value))
+        ],
         parts=parts,
         made=made,
         commands=tuple(commands),
-        notes=tuple([*notes, *_notes(labels, currency)]),
+        notes=tuple([*notes, *_notes(labels)]),
         clocks=clocks,
     )
 
 
 # --- statistics -------------------------------------------------------------------------------------------------
-
-
-def _against(values: pd.DataFrame, study: Study, group: Mapping[str, str], column: str) -> pd.DataFrame:
-    return with_setting(compared(values, group, column), study)
-
-
-def _contests(
-    study: Study,
-    values: pd.DataFrame,
-    summary: pd.DataFrame,
-    groups_of: Mapping[str, Mapping[str, str]],
-    lower: Mapping[str, bool | None],
-) -> Iterator[Contest]:
-    """Yield the ranking in the first columns, one for each quantity. Columns that no run reached come last."""
-    known = {name: summary["middle"][summary["column"] == name].map(math.isfinite).any() for name in lower}
-    until = any("@" in name for name in lower)
-    order = sorted(lower, key=lambda name: (until and "@" not in name, not known[name]))
-    seen: set[str] = set()
-    for name in order:
-        quantity, less = name.partition("@")[0].removeprefix("best_"), lower[name]
-        if less is None or quantity in seen or len(seen) == _MOST_CONTESTS:
-            continue
-        ranking = ranked(summary, name, less)
-        if len(ranking) > 1 and ranking["middle"].nunique(dropna=False) == 1 and known[name]:
-            continue  # all settings are equal
-        seen.add(quantity)
-        best = groups_of[ranking["setting"].iloc[0]]
-        yield Contest(of=name, lower=less, ranking=ranking, against=_against(values, study, best, name))
-
-
-def _with_order(contest: Contest, groups_of: Mapping[str, Mapping[str, str]], drawn: ClockIntervals) -> Contest:
-    """Return a contest with the share of draws in which the best is ahead of the next."""
-    if len(contest.ranking) < 2:
-        return contest
-    best, rival = contest.ranking["setting"].iloc[:2]
-    middles = contest.ranking["middle"].iloc[:2]
-    one, other = (list(groups_of[label].values()) for label in (best, rival))
-    share = drawn.order_holds(one, other, contest.of, float(middles.iloc[0] - middles.iloc[1]))
-    if math.isnan(share):
-        return contest
-    return replace(contest, order=drawn.order_in_words(best, rival, share), order_is_sure=share >= SURE)
-
-
-def _effects(values: pd.DataFrame, columns: Sequence[str]) -> Iterator[Effect]:
-    """Yield the effect of each axis with two labels on the columns, if the settings also differ in another axis."""
-    axes = axes_of(values)
-    for axis in axes:
-        labels = list(dict.fromkeys(map(str, values[axis])))
-        if len(labels) != 2 or len(axes) < 2:
-            continue
-        base, label = labels
-        for column in columns:
-            found = compared(values, {axis: base}, column)
-            found = found[found["pairs"] > 0]
-            setting = [" ".join(map(str, each)) for each in found[[a for a in axes if a != axis]].to_numpy()]
-            if setting:
-                yield Effect(axis=axis, label=label, base=base, of=column, against=found.assign(setting=setting))
 
 
 def _tradeoffs(study: Study, summary: pd.DataFrame, lower: Mapping[str, bool | None]) -> Iterator[Tradeoff]:
@@ -250,17 +213,7 @@ def _slowest(labels: Mapping[Run, str]) -> SlowestRound | None:
     return SlowestRound(run=run.name, setting=labels[run], lines=explain(run, number).splitlines(), found=found)
 
 
-def _plain(value: Any) -> str:
-    """Return a value of a scenario as one line. A part is its name, followed by its other keys."""
-    if not isinstance(value, Mapping):
-        return toml(value)
-    pairs = ", ".join(f"{key} = {toml(each)}" for key, each in value.items() if key != "name" and each is not None)
-    return ": ".join(filter(None, [str(value.get("name", "")), pairs]))
-
-
-def _notes(labels: Mapping[Run, str], currency: str) -> Iterator[str]:
-    if currency:
-        yield f"Costs are in {currency}."
+def _notes(labels: Mapping[Run, str]) -> Iterator[str]:
     for learned, charged in dict.fromkeys((run.learned_by, run.charged_as) for run in labels if run.charged_as):
         yield f"Accuracy is what {learned} learns; time, energy, traffic and cost are those of {charged}."
     unfinished = [f"{run.name} ({run.status})" for run in labels if not run.finished]
@@ -270,41 +223,16 @@ def _notes(labels: Mapping[Run, str], currency: str) -> Iterator[str]:
     if astray:
         yield f"{len(astray)} of {len(labels)} runs diverged: {', '.join(astray)}."
     for line in once([run.manifest.get("warnings", ()) for run in labels]):
-        yield f"Warning: {line}."
-    seeds = {label: sum(other == label for other in labels.values()) for label in labels.values()}
-    if len(seeds) > 1 and 1 < max(seeds.values()) < FEWEST_PAIRS:
-        yield f"With fewer than {FEWEST_PAIRS} common seeds no test can tell a difference from luck (p < 0.05)."
-    if min(seeds.values()) == 1:
-        yield "Some configurations have a single run: nothing says how far another seed would lie from it."
+        yield f"{line[:1].upper()}{line[1:]}."
 
 
 # --- settings: groups of runs that differ only in the seed ----------------------------------------------------------
-
-CONFIGURATION = "configuration"  # the axis of runs without a study
-
-
-def label_of(study: Study, cell: StudyCell) -> str:
-    """Return the label of a setting. A label that begins with a digit follows the name of its axis."""
-    named = cell.group or {"study": study.name}
-    return ", ".join(
-        f"{axis.rpartition('.')[2]} {label}" if label[:1].isdigit() and axis != CONFIGURATION else label
-        for axis, label in named.items()
-    )
-
-
-def with_setting(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """Return a frame with a column `setting` that joins the labels of all axes."""
-    axes = axes_of(frame)
-    rows = zip(*(frame[axis].astype(str) for axis in axes), strict=True)
-    labels = [dict(zip(axes, row, strict=True)) for row in rows] if axes else [{} for _ in range(len(frame))]
-    settings = [label_of(study, StudyCell(each, ())) for each in labels]
-    return frame.assign(setting=settings)
 
 
 def with_middle(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return a summary with the mean or median that the report shows for each row, and its interval.
 
-    With few runs the interval of a mean is Student's, because the bootstrap interval is then too short.
+    The interval of a mean is that of `told_interval`.
     """
     statistics = typical(rows, columns).statistics
     shown = []
@@ -312,8 +240,7 @@ def with_middle(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
         if statistics.get(row["column"]) == "km_median":
             shown.append((row["km_median"], row["km_low"], row["km_high"], "median"))
         else:
-            of = ("t_low", "t_high") if row["runs"] < ENOUGH_RUNS else ("low", "high")
-            shown.append((row["mean"], *(row[name] for name in of), "mean"))
+            shown.append((row["mean"], *told_interval(row, row["runs"]), "mean"))
     names = ["middle", "middle_low", "middle_high", "statistic"]
     return rows.join(pd.DataFrame(shown, columns=names, index=rows.index))
 

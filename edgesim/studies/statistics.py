@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import stats
@@ -74,6 +74,15 @@ def student_interval(sample: np.ndarray) -> Interval:
         return Interval(float(sample[0]), float(sample[0]))
     low, high = stats.t.interval(CONFIDENCE, len(sample) - 1, loc=float(np.mean(sample)), scale=error)
     return Interval(float(low), float(high))
+
+
+def told_interval(row: Mapping[Any, Any], runs: int) -> Interval:
+    """Return the 95 % interval to report of a row with low, high (BCa), t_low and t_high (Student's t).
+
+    With fewer than ENOUGH_RUNS runs or pairs it is Student's, because the bootstrap interval is then too short.
+    """
+    ends = ("t_low", "t_high") if runs < ENOUGH_RUNS else ("low", "high")
+    return Interval(*(float(row[end]) for end in ends))
 
 
 def share_interval(count: int, of: int) -> Interval:
@@ -185,6 +194,14 @@ def signed_rank(differences: np.ndarray) -> float:
 def least_p(pairs: int) -> float:
     """Return the smallest p-value that `signed_rank` can give with this number of pairs."""
     return min(1.0, 2.0 * 0.5**pairs)
+
+
+def pairs_needed(tests: int, alpha: float = 1 - CONFIDENCE) -> int:
+    """Return the smallest number of pairs with which `signed_rank` can fall below `alpha` after `holm` over `tests`."""
+    pairs = 1
+    while tests * least_p(pairs) >= alpha:
+        pairs += 1
+    return pairs
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -19,7 +19,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import Better
 from edgesim.records.run import RecordedRun
 from edgesim.studies.column import directions, parse_column
-from edgesim.studies.statistics import bootstrap_interval, share_at_least
+from edgesim.studies.statistics import bootstrap_interval, share_at_least, told_interval
 from edgesim.studies.study import SEED
 from edgesim.studies.values import against, axes_of, bounds_of, check_labels, parts_of, summarised
 
@@ -173,16 +173,18 @@ def _beats(one: np.ndarray, other: np.ndarray) -> bool:
 
 # --- sensitivity to each axis, from a base configuration -------------------------------------------------------------
 
-_KEPT = ("pairs", "unpaired", "difference", "low", "high", "ratio", "restricted_to")
+_KEPT = ("pairs", "unpaired", "difference", "ratio", "restricted_to")
+_TORNADO = ("axis", "label", "pairs", "unpaired", "difference", "low", "high", "ratio", "restricted_to")
 
 
 def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return the change of a column with each label of each axis of a table from `values_of`, others at their base.
 
-    Columns: axis; label; pairs, unpaired, difference, low, high, ratio and restricted_to, against the base paired by
-    seed, see `compared`; swing, the largest difference of the axis minus the smallest, including 0 for the base. The
-    axis with the largest swing comes first. `base`: axis -> label; by default the first label in the table. Axes with
-    one label are left out. Raises ConfigError if no run has these labels.
+    Columns: axis; label; pairs, unpaired, difference, ratio and restricted_to, against the base paired by seed, see
+    `compared`; low and high, see `told_interval`; least and most, the smallest and the largest difference over all
+    labels of the other axes; swing, the largest difference of the axis minus the smallest, including 0 for the base.
+    The axis with the largest swing comes first. `base`: axis -> label; by default the first label in the table. Axes
+    with one label are left out. Raises ConfigError if no run has these labels.
     Source: Eschenbach, "Spiderplots versus tornado diagrams for sensitivity analysis" (Interfaces 22(6), 1992).
     """
     axes = axes_of(values)
@@ -199,11 +201,26 @@ def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = 
             part = parts.get(tuple((at_base | {axis: label}).values()))
             if label != at_base[axis] and part is not None:
                 moved = against(part, parts[tuple(at_base.values())], False, bound)
-                rows.append({"axis": axis, "label": label, **{name: moved[name] for name in _KEPT}})
-    found = pd.DataFrame(rows, columns=["axis", "label", *_KEPT])
+                interval = told_interval(moved, moved["pairs"])._asdict()
+                ends = _ends(parts, axes.index(axis), at_base[axis], label, bound)
+                rows.append({"axis": axis, "label": label, **{name: moved[name] for name in _KEPT}, **interval, **ends})
+    found = pd.DataFrame(rows, columns=[*_TORNADO, "least", "most"])
     by_axis = found.groupby("axis")["difference"]
     swing = by_axis.transform("max").clip(lower=0) - by_axis.transform("min").clip(upper=0)
     return found.assign(swing=swing).sort_values("swing", ascending=False, kind="stable", ignore_index=True)
+
+
+def _ends(
+    parts: Mapping[tuple[str, ...], pd.DataFrame], place: int, base: str, label: str, bound: float
+) -> dict[str, float]:
+    """Return the smallest and the largest mean difference between two labels of an axis, the one at `place`."""
+    moved = []
+    for key, part in parts.items():
+        other = parts.get((*key[:place], base, *key[place + 1 :]))
+        if key[place] == label and other is not None:
+            cut = (part["value"].clip(upper=bound) - other["value"].clip(upper=bound)).mean()  # of common seeds
+            moved += [cut] if math.isfinite(cut) else []
+    return {"least": min(moved, default=math.nan), "most": max(moved, default=math.nan)}
 
 
 def of_cut(values: pd.DataFrame, column: str, base: Mapping[str, str]) -> str:

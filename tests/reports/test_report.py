@@ -6,20 +6,16 @@ import json
 import math
 import re
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 
-from edgesim.reports.html.answer import answers, effect_in_words, ranked, verdict
-from edgesim.reports.html.content import Contest
+from edgesim.reports.html.answer import answer
 from edgesim.reports.html.page import rendered, write_report
 from edgesim.reports.html.words import change, interval, number, p_text, words_of
-from edgesim.studies.report import _effects, findings_of, study_of, with_middle
-from edgesim.studies.values import compared, summarised
+from edgesim.studies.report import findings_of, study_of
 from tests.calling import call
 from tests.reports import made_up
 from tests.sizes import full
-from tests.studies.made_up import values as made_up_values
 
 TIME = "sim_time_s@0.8"
 
@@ -50,9 +46,13 @@ def first(runs, count):
 
 def test_the_verdict_names_the_winner_and_its_lead(findings):
     """FedPMT needs about half the rounds of FedAvg; seven seeds are enough to tell."""
-    assert re.fullmatch(r"fedpmt reaches 80\u00a0% first, .* \(\d+\u00a0%\) sooner than fedavg\.", verdict(findings))
-    told = answers(findings)[0]
-    assert "median of 7 runs" in told and "p = 0.0" in told and "7 common seeds" in told and "may be luck" not in told
+    said = answer(findings)
+    assert said.first == "FedPMT."
+    assert re.match(r"FedPMT reaches 80\u00a0% in .*, .* \(\d+\u00a0%\) less than FedAvg \[.*\]\.$", said.told[0])
+    assert said.confidence[0].startswith("Seven seeds confirm ") and "p = " not in " ".join(
+        [*said.told, *said.confidence]
+    )
+    assert said.tiles[0].title == "Least time to 80\u00a0%" and said.tiles[0].who == "FedPMT"
 
 
 def test_the_numbers_of_the_answer_are_those_of_the_runs(findings, runs):
@@ -64,40 +64,41 @@ def test_the_numbers_of_the_answer_are_those_of_the_runs(findings, runs):
 
     of = {name: {run.seed: reached_s(run) for run in runs if run.method == name} for name in ("fedpmt", "fedavg")}
     gaps = [of["fedavg"][seed] - of["fedpmt"][seed] for seed in made_up.SEEDS]
-    [row] = findings.contests[0].against[findings.contests[0].against["setting"] == "fedavg"].to_dict("records")
+    [row] = findings.contests[0].against[findings.contests[0].against["setting"] == "FedAvg"].to_dict("records")
     assert row["difference"] == pytest.approx(sum(gaps) / len(gaps)) and row["pairs"] == len(gaps)
-    assert number(TIME, sum(gaps) / len(gaps)) in answers(findings)[0]
+    assert number(TIME, sum(gaps) / len(gaps)) in answer(findings).told[0]
 
 
 @full
 def test_few_seeds_confirm_nothing(runs):
     """No test can tell three pairs from luck, however far they are apart."""
     found = findings_of(*study_of(first(runs, 3)), [])
-    assert verdict(found) == "fedpmt reaches 80\u00a0% first, but the test does not confirm its lead over fedprox."
-    assert "p = 0.75" in answers(found)[0] or "p = 0.5" in answers(found)[0]
-    alone = findings_of(*study_of(first(runs, 1)), [])
-    assert "with one common seed the difference may be luck" in answers(alone)[0]
-    assert "another seed" in " ".join(alone.notes)
+    said = answer(found)
+    assert said.first == "FedPMT." and said.confidence[0].startswith("Three seeds cannot confirm any difference")
+    assert "Seven can." in said.confidence[0]  # three rivals: 3 x 2 / 2^7 is below 0.05
+    alone = answer(findings_of(*study_of(first(runs, 1)), []))
+    assert alone.confidence[0] == "One seed cannot tell a difference from luck. Seven can."
 
 
 def test_a_target_that_nobody_reached(runs):
     never = [run for run in runs if run.method == made_up.HOSTILE]
     found = findings_of(*study_of(never), [])
-    assert verdict(found) == f"{made_up.HOSTILE} did not reach 80\u00a0% test accuracy in most of its runs."
+    assert answer(found).first == f"{made_up.HOSTILE} did not reach 80\u00a0% test accuracy in most of its runs."
     assert "not reached" in rendered(found)
 
 
 def test_one_configuration_is_told_without_a_rival(runs):
     found = findings_of(*study_of([run for run in runs if run.method == "fedavg"]), [])
-    assert re.fullmatch(r"fedavg: time to 80\u00a0%: [\d.]+\u00a0\w+\.", verdict(found))
-    assert "Holm" not in " ".join(answers(found)) and "aria-sort" not in without_scripts(rendered(found))
+    said = answer(found)
+    assert re.fullmatch(r"FedAvg reaches 80\u00a0% in [\d.]+\u00a0\w+ \[.*\]\.", said.first) and said.grids == []
+    assert "Holm" not in " ".join(said.confidence) and "aria-sort" not in without_scripts(rendered(found))
 
 
 def test_runs_that_did_not_arrive_count(findings):
     """The one that never arrives is last, not left out, and has no median."""
     last = findings.contests[0].ranking.iloc[-1]
     assert (last["setting"], last["reached"]) == (made_up.HOSTILE, 0) and not math.isfinite(last["middle"])
-    assert f"{made_up.HOSTILE} in 0 of 7 runs" in answers(findings)[0]
+    assert f"{made_up.HOSTILE} in 0 of 7 runs" in answer(findings).told[-1]
 
 
 class Reader(HTMLParser):
@@ -158,7 +159,7 @@ def test_the_same_findings_are_the_same_page(findings, page):
 def test_the_table_compares_with_the_baseline(runs):
     study, cells = study_of(runs)
     found = findings_of(study, cells, [], {"configuration": "fedpmt"})
-    assert found.baseline == "fedpmt" and set(found.compared["setting"]) == {*found.settings} - {"fedpmt"}
+    assert found.baseline == "FedPMT" and set(found.compared["setting"]) == {*found.settings} - {"FedPMT"}
     with pytest.raises(Exception, match="--baseline: no configuration is configuration=nobody"):
         findings_of(study, cells, [], {"configuration": "nobody"})
 
@@ -220,79 +221,3 @@ def test_an_older_report_stays_if_writing_fails(findings, tmp_path, monkeypatch)
     with pytest.raises(Exception, match="cannot be written: disk full"):
         write_report(findings, file)
     assert file.read_text() == "older" and [path.name for path in tmp_path.iterdir()] == ["report.html"]
-
-
-# --- ties and small numbers of seeds ----------------------------------------------------------------------------
-
-
-def contested(numbers):
-    """Return the report's words on the joules of settings, by hand from the numbers of their seeds."""
-    values = made_up_values(("method",), {(name, "energy_j"): words for name, words in numbers.items()})
-    summary = with_middle(summarised(values), ["energy_j"]).assign(setting=lambda rows: rows["method"])
-    ranking = ranked(summary, "energy_j", lower=True)
-    against = compared(values, {"method": ranking["method"].iloc[0]}, "energy_j").assign(setting=lambda f: f["method"])
-    found = SimpleNamespace(contests=[Contest(of="energy_j", lower=True, ranking=ranking, against=against)], effects=[])
-    return verdict(found), answers(found)[0]
-
-
-def test_a_tie_is_called_one():
-    """Two settings with the same joules in every seed: there is no lead, and no luck."""
-    first, told = contested({"a": "10 11 12", "b": "10 11 12", "c": "20 21 22"})
-    assert first == "a and b are equal in energy."
-    assert (
-        told.endswith("Seed by seed b has the same (3 common seeds).") and "luck" not in told and "0\u00a0%" not in told
-    )
-
-
-def test_no_luck_beside_an_interval_without_0():
-    """Three pairs, each 10 J apart: the interval is 10 to 10 J, and Wilcoxon's test cannot go below 0.25."""
-    first, told = contested({"a": "10 11 12.5", "b": "20 21.5 22", "c": "40 41 42"})
-    assert first == "a has the lowest energy, but the test does not confirm its lead over b."
-    assert "; with fewer than 6 common seeds no test can confirm it (95" in told and "luck" not in told
-    first, told = contested({"a": "10 11 12", "b": "9 12 14", "c": "40 41 42"})
-    assert first.endswith("but its lead over b may be luck.") and "which may be luck (95" in told
-
-
-def effects_of(numbers, axes=("method", "deadline")):
-    """Return what is said of the axes of a study with these joules, by the labels of its settings."""
-    values = made_up_values(axes, {(*labels, "energy_j"): words for labels, words in numbers.items()})
-    return [effect_in_words(effect) for effect in _effects(values, ["energy_j"])]
-
-
-def test_an_axis_of_two_values_has_a_sentence():
-    """20 s take 10, 20 and 30 J from FedAvg's 100, 200 and 300 J, nothing from FedPMT's; FedBuff has no deadline."""
-    numbers = {
-        ("fedavg", "none"): "100 200 300",
-        ("fedavg", "20-s"): "90 180 270",
-        ("fedpmt", "none"): "7 8 9",
-        ("fedpmt", "20-s"): "7 8 9",
-        ("fedbuff", "none"): "1 2 3",
-    }
-    (said,) = effects_of(numbers)
-    assert said.startswith("deadline 20-s instead of none, energy: fedavg 20\u00a0J (10\u00a0%) less [95 % interval")
-    assert said.endswith("3 common seeds]; fedpmt the same.") and "fedbuff" not in said
-    *_, reverse = effects_of({key: numbers[key] for key in [("fedavg", "20-s"), ("fedavg", "none")]} | {
-        ("fedpmt", "none"): "1 1 1"
-    })  # fmt: skip
-    assert reverse.startswith("deadline none instead of 20-s, energy: fedavg 20\u00a0J (11\u00a0%) more")
-    assert effects_of({("none",): "1 2", ("20-s",): "2 3"}, ("deadline",)) == []  # the results say it already
-
-
-@pytest.mark.parametrize(
-    ("base", "ends"), [("100 200 300", (10, 30)), ("100 182 300", (2, 30)), ("80 210 300", (-10, 30))]
-)
-def test_the_interval_of_an_effect_has_the_sign_of_its_words(base, ends):
-    """What is less has an interval of what is less: it holds the mean, between the least and the most of the seeds."""
-    shorter = "90 180 270"
-    found = {}
-    for way, none, limited in (("less", base, shorter), ("more", shorter, base)):
-        labels = [(method, deadline) for method in ("a", "b") for deadline in ("none", "20-s")]
-        said = effects_of({each: none if each[1] == "none" else limited for each in labels})[-1]  # of the deadline
-        match = re.search(rf": a ([\d.]+)\xa0J .*? {way} \[95 % interval (−?[\d.]+) to (−?[\d.]+)\xa0J", said)
-        found[way] = [float(each.replace("−", "-")) for each in match.groups()]
-    mean, low, high = found["less"]
-    differences = [float(one) - float(other) for one, other in zip(base.split(), shorter.split(), strict=True)]
-    assert mean == pytest.approx(sum(differences) / 3, rel=0.01)
-    assert ends == (min(differences), max(differences))
-    assert ends[0] <= low < mean < high <= ends[1]
-    assert found["more"] == found["less"]

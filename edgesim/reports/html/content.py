@@ -14,7 +14,7 @@ from edgesim.reports.figure_numbers import RoundBars
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """Ranking of the settings in one column. `of`: the column. `lower`: less of it is better.
+    """Ranking of settings in one column. `of`: the column. `lower`: less of it is better.
 
     `ranking`: rows of the summary (see `Findings.summary`), the best first. `against`: all others compared with the
     best, as in `Findings.compared`.
@@ -29,17 +29,49 @@ class Contest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effect:
-    """Effect of an axis of two values on a column: `label` compared with `base`, all other axes being equal.
+class AxisEffects:
+    """Effects of two or more axes on a column, each from the base setting: what `edgesim study sensitivity` prints.
 
-    `against`: rows as in `Findings.compared`. Their `setting` has the labels of the other axes.
+    `rows`: a row for each label of each axis, the axis with the largest effect first. Columns: axis; label, which
+    replaces the label base; all of `tornado`; ties and p_holm as in `Findings.compared`; others, the names of the
+    other axes. `at_base`: the middle of the base setting. `alike`: the seeds do not tell apart the two axes with the
+    largest effects.
     """
 
-    axis: str
-    label: str
-    base: str
     of: str
-    against: pd.DataFrame
+    lower: bool
+    base: str
+    at_base: float
+    rows: pd.DataFrame
+    alike: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsNeeded:
+    """Number of seeds with which differences can be confirmed.
+
+    `pairs`: the smallest number of seeds that a setting and the baseline have in common. `tests`: comparisons of one
+    column, over which p-values are corrected. `least_p`: the smallest corrected p-value with these pairs. `needed`: the
+    smallest number of pairs with one below ALPHA. `command`: the commands that add them, in words; "": not known.
+    """
+
+    pairs: int
+    tests: int
+    least_p: float
+    needed: int
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A label of an axis, or a fleet block: its facts by heading, such as speed, power, rate, trust and source.
+
+    `caution`: why its numbers need care, as a clause, or "".
+    """
+
+    name: str
+    facts: Mapping[str, str]
+    caution: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +131,18 @@ class Findings:
     """Data of a report. Frames have a column `setting`: the label of runs that differ in nothing but their seed.
 
     `values`: a row per run and column, with setting, seed, column, value and observed. `summary`: a row per setting
-    and column, with setting, column, runs, reached, share, restricted_mean, km_median, km_low and km_high. It also has
-    the numbers that the report shows: middle, middle_low, middle_high (95 % interval), and statistic, "mean" or
-    "median", the same for all settings of a column. `compared`: a row per setting and column, with setting, column,
-    pairs, difference, ratio, low, high and p_holm, paired by seed with `baseline`. `points`, `energy`, `accounts`,
-    `devices`, `lengths`, `costs` and `cost_items` are frames of edgesim.reports.figure_numbers. Frames without rows are
-    left out of the report.
+    and column, with the axes, setting, column, runs, reached, share, restricted_mean, km_median, km_low and km_high. It
+    also has the numbers that the report shows: middle, middle_low, middle_high (95 % interval), and statistic, "mean"
+    or "median", the same for all settings of a column. `compared`: a row per setting and column, with setting, column,
+    pairs, ties, difference, ratio, restricted_to, low, high (see `told_interval`) and p_holm, paired by seed with
+    `baseline`. `points`, `energy`, `accounts`, `devices`, `lengths`, `costs` and `cost_items` are frames of
+    edgesim.reports.figure_numbers. Frames without rows are left out of the report.
     """
 
     title: str
     question: str
     settings: Sequence[str]
-    axes: str  # the differences between settings, in words
+    axes: Mapping[str, Mapping[str, str]]  # axis -> label -> its name for readers
     columns: Sequence[str]
     lower: Mapping[str, bool | None]  # True: less of a column is better; None: not known
     baseline: str
@@ -118,7 +150,10 @@ class Findings:
     summary: pd.DataFrame
     compared: pd.DataFrame
     contests: Sequence[Contest]
-    effects: Sequence[Effect]
+    choice: Sequence[Contest]  # contests in turn, each among the settings that the last one did not tell apart
+    effects: AxisEffects | None  # None: fewer than two axes, or no number at the base
+    seeds: SeedsNeeded
+    levels: Mapping[str, Sequence[Level]]  # what was compared: by axis, and the fleet under ""
     tradeoffs: Sequence[Tradeoff]
     targets: Sequence[float]
     points: pd.DataFrame
@@ -168,6 +203,46 @@ class ReportTable:
     numbers: int = 0
     sortable: bool = False
     best: frozenset[tuple[int, int]] = frozenset()  # row and column of cells that stand out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """The best setting in one column: a heading, the number, the setting, and a line on its lead."""
+
+    title: str
+    value: str
+    who: str
+    lead: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A number of a grid. `share`: length of its bar, relative to the longest. `open`: the target was not reached."""
+
+    text: str
+    share: float
+    open: bool = False
+    best: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A column of the study over the axes: a row for each label, or combination, and a column for each label."""
+
+    title: str
+    head: Sequence[str]  # names of the columns; none if there is one column
+    rows: Sequence[tuple[str, Sequence[Bar | None]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The first screen of a report: `first` in bold, sentences on effects, one on confidence, tiles and grids."""
+
+    first: str
+    told: Sequence[str]
+    confidence: Sequence[str]
+    tiles: Sequence[Tile]
+    grids: Sequence[Grid]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from edgesim.files.atomic import write_text
 from edgesim.reports.format import count, text
-from edgesim.reports.html.answer import answers, verdict
+from edgesim.reports.html.answer import answer
 from edgesim.reports.html.charts import (
     accuracy_charts,
     cost_charts,
@@ -30,7 +30,7 @@ from edgesim.reports.html.charts import (
     tradeoff_chart,
 )
 from edgesim.reports.html.content import Cell, ClockErrors, Entry, Findings, ReportTable, Section
-from edgesim.reports.html.words import change, interval, is_accuracy, middle, number, p_text, words_of
+from edgesim.reports.html.words import change, common, interval, is_accuracy, middle, number, p_text, words_of
 
 _ASSETS = "edgesim.reports.html.assets"
 # Marks of a legend on a field of 24 x 12; a line runs through the middle.
@@ -68,8 +68,7 @@ def rendered(findings: Findings) -> str:
         .get_template("report.html")
         .render(
             findings=findings,
-            verdict=verdict(findings),
-            answers=answers(findings),
+            answer=answer(findings),
             sections=list(sections(findings)),
             style=Markup(asset("report.css")),
             script=Markup(asset("report.js")),
@@ -102,6 +101,7 @@ def asset(name: str) -> str:
 
 # --- sections in reading order ------------------------------------------------------------------------------------
 
+_LEVEL = ("devices", "what it is", "setting", "speed", "power", "rate", "trust", "source")  # headings of a level
 _MOST_FOREST = 2  # charts of times to a target
 
 
@@ -110,6 +110,8 @@ def sections(findings: Findings) -> Iterator[Section]:
     settings = findings.settings
     legend = list(looks(settings).values())
     yield _results(findings)
+    if tables := list(_levels(findings)):
+        yield Section(name="compared", title="What was compared", tables=tables)
     if findings.clocks is not None:
         yield _clocks(findings.clocks, findings)
     if len(findings.points):
@@ -160,9 +162,9 @@ def sections(findings: Findings) -> Iterator[Section]:
 
 
 def _results(findings: Findings) -> Section:
+    """Return the section of the numbers of all settings, and of their differences from the baseline."""
     columns = [name for name in findings.columns if (findings.summary["column"] == name).any()]
     summary = {(row["setting"], row["column"]): row for row in findings.summary.to_dict("records")}
-    against = {(row["setting"], row["column"]): row for row in findings.compared.to_dict("records")}
     several = len(findings.settings) > 1
     runs = findings.summary.groupby("setting")["runs"].max().reindex(list(findings.settings))
     rows = [[Cell(label), Cell(f"{runs[label]:.0f}", key=float(runs[label]))] for label in findings.settings]
@@ -170,9 +172,8 @@ def _results(findings: Findings) -> Section:
     for place, name in enumerate(columns):
         middles = findings.summary[findings.summary["column"] == name].set_index("setting")["middle"].astype(float)
         known = {str(label): float(value) for label, value in middles.items() if math.isfinite(value)}
-        largest = max(map(abs, known.values()), default=0.0)  # so that all numbers of the column have one unit
         for label, row in zip(findings.settings, rows, strict=True):
-            row.append(_cell(name, largest, summary.get((label, name)), against.get((label, name))))
+            row.append(_cell(name, common(known.values()), summary.get((label, name)), findings.currency))
         lower = findings.lower.get(name)
         tied = len(set(known.values())) == 1 < len(known)
         if several and lower is not None and known and not tied:
@@ -182,44 +183,89 @@ def _results(findings: Findings) -> Section:
     medians = [words_of(name) for name in dict.fromkeys(shown["column"][shown["statistic"] == "median"])]
     told = ["Means over the runs, in brackets their 95 % intervals."]
     if medians:
-        told[0] += f" Kaplan-Meier medians, which count runs that never got there: {', '.join(medians)}."
+        told[0] += f" Kaplan-Meier medians, which count runs that did not reach the target: {', '.join(medians)}."
     if several:
         told.append(
-            f"Changes and p-values are against {findings.baseline}, paired by seed (Wilcoxon's signed-rank test), "
-            "corrected after Holm for being several. The best of a column is in bold."
+            f"Differences and p-values are against {findings.baseline}, paired by seed (Wilcoxon's signed-rank test), "
+            "Holm-corrected for the comparisons of a column. The best of a column is in bold."
         )
+    head = ", ".join(findings.axes) or "configuration"
     table = ReportTable(
-        caption="Results of each configuration" + (f", compared with {findings.baseline}" if several else ""),
-        head=[findings.axes or "configuration", "runs", *map(words_of, columns)],
+        caption="Results of each configuration",
+        head=[head, "runs", *map(words_of, columns)],
         rows=rows,
         numbers=1 + len(columns),
         sortable=several,
         best=frozenset(best),
     )
-    return Section(name="results", title="Results", tables=[table], after=told)
+    tables = [table, *([_differences(findings, head)] if len(findings.compared) else [])]
+    return Section(name="results", title="Results", tables=tables, after=told)
 
 
-def _cell(column: str, largest: float, row: Mapping[Any, Any] | None, against: Mapping[Any, Any] | None) -> Cell:
+def _cell(column: str, like: float, row: Mapping[Any, Any] | None, currency: str) -> Cell:
     if row is None or not row["reached"]:
         return Cell("not reached" if "@" in column else "–", key=math.nan)
     value, low, high = middle(row)
     small = []
-    if row["runs"] > 1 and low < high and (known := interval(column, low, high, largest)):
+    if row["runs"] > 1 and low < high and (known := interval(column, low, high, like, currency)):
         small.append(f"[{known}]")
     if row["reached"] < row["runs"]:
         small.append(f"{int(row['reached'])} of {int(row['runs'])} runs")
-    if against is not None and against["difference"] == 0:
-        small.append("equal")
-    elif against is not None:
-        moved = change(float(against["ratio"]))
-        if is_accuracy(column) and math.isfinite(against["difference"]):
-            points = 100 * float(against["difference"])
-            moved = f"{'+' if points >= 0 else '−'}{abs(points):.1f}\u00a0points"
-        if compared := ", ".join(filter(None, [moved, p_text(float(against["p_holm"]))])):
-            small.append(compared)
     if not math.isfinite(value):
         return Cell("not reached", small, math.nan)
-    return Cell(number(column, value, largest), small, value)
+    return Cell(number(column, value, like, currency), small, value)
+
+
+def _differences(findings: Findings, head: str) -> ReportTable:
+    """Return the table of differences from the baseline: amount and share, interval, p-value and common seeds."""
+    against = {(row["setting"], row["column"]): row for row in findings.compared.to_dict("records")}
+    columns = list(dict.fromkeys(findings.compared["column"]))
+    rows = []
+    for label in findings.settings:
+        found = {name: against.get((label, name)) for name in columns}
+        if any(found.values()):
+            pairs = {int(row["pairs"]) for row in found.values() if row}
+            seeds = Cell(f"{min(pairs)}", key=float(min(pairs)))
+            rows.append([Cell(label), seeds, *(_difference(name, found[name], findings.currency) for name in columns)])
+    return ReportTable(
+        caption=f"Differences from {findings.baseline}",
+        head=[head, "common seeds", *map(words_of, columns)],
+        rows=rows,
+        numbers=1 + len(columns),
+        sortable=len(rows) > 1,
+    )
+
+
+def _difference(column: str, row: Mapping[Any, Any] | None, currency: str) -> Cell:
+    if row is None or not math.isfinite(row["difference"]):
+        return Cell("–", key=math.nan)
+    moved, small = float(row["difference"]), []
+    if moved == 0 and row["ties"] == row["pairs"]:
+        return Cell("equal", key=0.0)
+    of_share = is_accuracy(column)
+    said = f"{100 * abs(moved):.1f}\u00a0points" if of_share else number(column, abs(moved), moved, currency)
+    if not of_share and (share := change(float(row["ratio"]))):
+        small.append(share)
+    if math.isfinite(row["low"] + row["high"]) and (ends := interval(column, row["low"], row["high"], moved, currency)):
+        small.append(f"[{ends.removesuffix('%') + 'points' if of_share else ends}]")
+    if math.isfinite(row["restricted_to"]):
+        small.append(f"up to {number(column, float(row['restricted_to']), None, currency)}")
+    small += filter(None, [p_text(float(row["p_holm"]))])
+    return Cell(f"{'+' if moved > 0 else '−'}{said}", small, moved)
+
+
+def _levels(findings: Findings) -> Iterator[ReportTable]:
+    """Yield a table for each axis that was compared, and one for the fleet: what its labels are."""
+    for axis, levels in findings.levels.items():
+        known = {key for level in levels for key in level.facts}
+        if not known:
+            continue
+        heads = [head for head in _LEVEL if head in known]
+        yield ReportTable(
+            caption=f"Axis: {axis}" if axis else "The fleet of all configurations",
+            head=[axis or "block", *heads],
+            rows=[[Cell(level.name), *(Cell(level.facts.get(head, "–")) for head in heads)] for level in levels],
+        )
 
 
 def _clocks(clocks: ClockErrors, findings: Findings) -> Section:
@@ -231,13 +277,13 @@ def _clocks(clocks: ClockErrors, findings: Findings) -> Section:
         row = [Cell(label)]
         for name in columns:
             of = found.get((label, name))
-            largest = float(clocks.rows["high"][clocks.rows["column"] == name].max())
-            ends = "" if of is None else interval(name, of["low"], of["high"], largest)
+            like = common(clocks.rows["low"][clocks.rows["column"] == name].astype(float))
+            ends = "" if of is None else interval(name, of["low"], of["high"], like, findings.currency)
             row.append(Cell(ends or "–", key=math.nan if of is None else float(of["median"])))
         rows.append(row)
     table = ReportTable(
         caption="90 % intervals of the clocks' errors",
-        head=[findings.axes or "configuration", *map(words_of, columns)],
+        head=[", ".join(findings.axes) or "configuration", *map(words_of, columns)],
         rows=rows,
         numbers=len(columns),
         sortable=len(rows) > 1,
@@ -263,9 +309,9 @@ def _spent(findings: Findings, legend: list[Entry]) -> Iterator[Section]:
         if findings.accounts[list(_APART)].to_numpy().any():
             names = {"energy_j": "devices", **_APART}
             means = findings.accounts.groupby("setting", sort=False)[list(names)].mean()
-            largest = {name: float(means[name].max()) for name in names}
+            like = {name: common(means[name].astype(float)) for name in names}
             rows = [
-                [Cell(str(label)), *(Cell(number(name, row[name], largest[name]), key=row[name]) for name in names)]
+                [Cell(str(label)), *(Cell(number(name, row[name], like[name]), key=row[name]) for name in names)]
                 for label, row in means.iterrows()
             ]
             accounts = ReportTable(
@@ -331,8 +377,9 @@ def _made(findings: Findings) -> Iterator[Section]:
         rows=rows,
         numbers=len(_FLEET) - 1,
     )
+    left_out = ", without keys at their defaults"
     scenario = ReportTable(
-        caption="What all runs have in common" if len(findings.made) > 1 else "The scenario",
+        caption=f"What all runs have in common{left_out}" if len(findings.made) > 1 else f"The scenario{left_out}",
         head=["key", "value"],
         rows=[[Cell(key), Cell(value)] for key, value in findings.scenario],
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edgesim.reports.format import DisplayUnit, heading, unit_for
 
 ALPHA = 0.05  # a difference with a larger p-value may be luck
+_FAR = 100  # values that differ by more are shown in the unit of the largest
 
 _UNTIL = {
     "sim_time_s": "time",
@@ -53,6 +54,11 @@ def is_accuracy(column: str) -> bool:
     return _ACCURACY.fullmatch(column) is not None
 
 
+def is_money(column: str) -> bool:
+    """Tell whether a column is an amount of money."""
+    return column.partition("@")[0] in ("cost", "cost_low", "cost_high")
+
+
 def words_of(column: str) -> str:
     """Return a column in words: "time to 80 %", "best accuracy"."""
     quantity, _, until = column.partition("@")
@@ -74,43 +80,55 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g} %".replace(" ", "\u00a0")
 
 
-def number(column: str, value: float | None, largest: float | None = None) -> str:
+def number(column: str, value: float | None, like: float | None = None, currency: str = "") -> str:
     """Return a value of a column with its unit and three digits, accuracies as percent, or a dash if it is not known.
 
-    `largest`: the largest of the values shown beside it, so that all have one unit.
+    `like`: a value of the column whose unit to take, so that values beside each other have one unit: see `common`.
     """
     if value is None or not math.isfinite(value):
         return "–"
-    unit = unit_of(column, value if largest is None else largest)
+    unit = unit_of(column, value if like is None else like, currency)
     return f"{_digits(column, value / unit.size)} {unit.symbol}".rstrip().replace(" ", "\u00a0")
 
 
-def interval(column: str, low: float, high: float, largest: float | None = None) -> str:
-    """Return an interval in words, its unit once: "56.4 to 75.9 s", or "" if neither end is known."""
+def interval(column: str, low: float, high: float, like: float | None = None, currency: str = "") -> str:
+    """Return an interval in words, its unit once: "56.4 to 75.9 s"; "" if neither end is known or both read alike."""
     ends = [math.isfinite(each) for each in (low, high)]
     if all(ends):
-        unit = unit_of(column, max(abs(low), abs(high)) if largest is None else largest)
+        unit = unit_of(column, max(abs(low), abs(high)) if like is None else like, currency)
         said = [_digits(column, each / unit.size) for each in (low, high)]
-        return f"{said[0]} to {said[1]}\u00a0{unit.symbol}".rstrip()
+        return f"{said[0]} to {said[1]}\u00a0{unit.symbol}".rstrip() if said[0] != said[1] else ""
     if ends[0]:
-        return f"at least {number(column, low, largest)}"
-    return f"at most {number(column, high, largest)}" if ends[1] else ""
+        return f"at least {number(column, low, like, currency)}"
+    return f"at most {number(column, high, like, currency)}" if ends[1] else ""
 
 
-def unit_of(column: str, value: float) -> DisplayUnit:
+def common(values: Iterable[float]) -> float:
+    """Return the value in whose unit all of these read well: the smallest, or the largest if it is far larger."""
+    sizes = [abs(value) for value in values if math.isfinite(value) and value != 0]
+    if not sizes:
+        return 0.0
+    return min(sizes) if max(sizes) < _FAR * min(sizes) else max(sizes)
+
+
+def unit_of(column: str, value: float, currency: str = "") -> DisplayUnit:
     """Return the unit in which a value of a column is a short number, percent for accuracies."""
     if is_accuracy(column):
         return DisplayUnit("%", 0.01)
     quantity = column.partition("@")[0]
+    if is_money(column):
+        return DisplayUnit(currency, 1.0)
     if quantity == "co2e_g":
         return DisplayUnit("kg", 1e3) if abs(value) >= 2e3 else DisplayUnit("g", 1.0)
     return unit_for(quantity.rpartition(".")[2], abs(value))
 
 
 def _digits(column: str, value: float) -> str:
-    """Return a number with three digits, percent with one digit behind the point, and a true minus sign."""
+    """Return a number with three digits, percent with one and money with two behind the point, and a true minus."""
     if is_accuracy(column):
         return f"{value:.1f}".replace("-", "−")
+    if is_money(column) and 1 <= abs(value) < 100:
+        return f"{value:.2f}".replace("-", "−")
     return (f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}").replace("-", "−")
 
 

@@ -1,0 +1,106 @@
+"""Scenario sections in display units, for readers: "20 Mbit/s up" instead of up = 2e+07."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from edgesim.config.describe import describe, keys_of, toml
+from edgesim.config.plugins import PACKAGES, is_outside
+from edgesim.config.scenario import Scenario
+from edgesim.core.errors import ConfigError
+from edgesim.reports.format import text
+
+_SUFFIXES = {
+    "s": "_s", "W": "_w", "J": "_j", "byte": "_bytes", "bit/s": "_bps", "Hz": "_hz", "FLOP/s": "flops_per_s",
+    "FLOP": "flops",
+}  # fmt: skip
+_FIXED = ("training", "server", "evaluation", "stop")  # sections with keys of their own, without a part
+_PRICE = re.compile(r"(?P<number>[-+0-9.e]+) (?P<what>\w+)/(?P<per>J|byte|B|s)")
+_PER = {"J": (3.6e6, "kWh"), "byte": (1e9, "GB"), "B": (1e9, "GB"), "s": (3600.0, "h")}  # of a price
+_KINDS = {"availability": "availability", "failures": "failure"}  # sections that list parts
+_LONGEST = 4  # values of a list that are all shown
+
+
+def section_words(section: str, value: Any) -> str:
+    """Return a section of a canonical scenario in one line, without keys at their defaults."""
+    return ", ".join(_words(section, value))
+
+
+def _words(section: str, value: Any) -> Iterator[str]:
+    if isinstance(value, list | tuple) and value and all(isinstance(each, Mapping) for each in value):
+        yield "; ".join(section_words(_KINDS.get(section, section), each) for each in value)
+        return
+    if not isinstance(value, Mapping):
+        yield value_words(value)
+        return
+    name, facts = value.get("name"), dict(_facts(section, str(value.get("name", ""))))
+    pairs = []
+    for key, each in value.items():
+        unit, default = facts.get(key, ("", ""))
+        if key == "name" or each is None or each in ({}, [], ()) or toml(each) == default:
+            continue
+        of_part = isinstance(each, Mapping) and not _is_distribution(each)
+        said = section_words(key, each) if of_part else value_words(each, unit)
+        if said:
+            pairs.append(f"{key.replace('_', ' ')} {said}" if key != "*" else said)
+    if name is None:
+        yield from pairs
+    else:
+        yield f"{name}: {', '.join(pairs)}" if pairs else str(name)
+
+
+@lru_cache(maxsize=256)
+def _facts(section: str, name: str) -> tuple[tuple[str, tuple[str, str]], ...]:
+    """Return unit and default of each key of a part or a section, as far as they are known."""
+    if section in _FIXED:
+        return tuple((key.key, (key.unit, key.default)) for key in keys_of(Scenario.model_fields[section].annotation))
+    if section not in PACKAGES or not name or is_outside(section, name):
+        return ()
+    try:
+        return tuple((key.key, (key.unit, key.default)) for key in describe(section, name).keys)
+    except ConfigError:  # the run may come from a version with another catalogue
+        return ()
+
+
+def value_words(value: Any, unit: str = "") -> str:
+    """Return a value of a scenario in display units. A long list of numbers is its range and its length."""
+    if _is_distribution(value):
+        [kind, given], *_ = value.items()
+        ends = [
+            value_words(each, unit if place == 0 or "normal" not in kind else "") for place, each in enumerate(given)
+        ]
+        return f"{kind.replace('_', '-')}({', '.join(ends)})"
+    if isinstance(value, list | tuple):
+        if len(value) <= _LONGEST:
+            return ", ".join(value_words(each, unit) for each in value)
+        shown = sorted(value, key=_size)
+        first, last = value_words(shown[0], unit), value_words(shown[-1], unit)
+        return f"{first} to {last} ({len(value)} values)" if first != last else f"{first} ({len(value)} values)"
+    if isinstance(value, str):
+        found = _PRICE.fullmatch(value)
+        if not found:
+            return value
+        size, per = _PER[found["per"]]
+        return f"{float(found['number']) * size:.4g} {found['what']}/{per}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return toml(value)
+    return text(_SUFFIXES[unit], value) if unit in _SUFFIXES else f"{value:g} {unit}".rstrip()
+
+
+def _is_distribution(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and isinstance(next(iter(value.values())), Sequence)
+        and next(iter(value)) in ("uniform", "log_uniform", "normal", "log_normal", "choice")
+    )
+
+
+def _size(value: Any) -> float:
+    if isinstance(value, int | float):
+        return float(value)
+    found = re.match(r"[-+0-9.e]+", str(value))
+    return float(found[0]) if found else 0.0
