@@ -45,7 +45,7 @@ def with_setting(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSettings:
     """Values of a study, their summary with middles, and the better direction of each column (None: not known)."""
 
     study: Study
@@ -160,27 +160,21 @@ def with_order(contest: Contest, groups: Mapping[str, Mapping[str, str]], drawn:
 
 
 def seeds_needed(study: Study, against_base: pd.DataFrame, command: str) -> SeedsNeeded:
-    """Return the number of seeds that can confirm a difference. `against_base`: see `Compared.effects`.
+    """Return the number of seeds that can confirm a difference. `against_base`: see `ComparedSettings.effects`.
 
     `command`: the command line that makes the runs, "edgesim study run FILE --size SIZE ..." for a study.
     """
     pairs = int(against_base["pairs"].min()) if len(against_base) else 1
     tests = max(1, len(against_base))
     needed = pairs_needed(tests)
+    words, more = shlex.split(command), ""
+    if words[:3] == ["edgesim", "study", "run"] and "--size" in words:
+        place = words.index("--size") + 1
+        enough = (size for size in study.sizes if len({cell.labels[SEED] for cell in study.cells(size)}) >= needed)
+        if SEED in study.axes and (size := next(enough, None)):
+            more = f"`{shlex.join([*words[:place], size])}`"
+        else:
+            seeds = ", ".join(map(str, range(1, needed + 1)))
+            more = f"write `seed = [{seeds}]` into {words[3]}, then `{shlex.join(words[: place + 1])}`"
     least = min(1.0, tests * least_p(pairs)) if pairs else 1.0
-    return SeedsNeeded(
-        pairs=pairs, tests=tests, least_p=least, needed=needed, command=_adding(study, needed, shlex.split(command))
-    )
-
-
-def _adding(study: Study, needed: int, words: Sequence[str]) -> str:
-    """Return how to run enough seeds: a larger size of the study, or more seeds in its file, and the command."""
-    if words[:3] != ["edgesim", "study", "run"] or "--size" not in words:
-        return ""
-    place = words.index("--size") + 1
-    for size in study.sizes:
-        if len({cell.labels.get(SEED) for cell in study.cells(size)}) >= needed:
-            return f"`{shlex.join([*words[:place], size])}`"
-    again = shlex.join(words[: place + 1])
-    seeds = ", ".join(map(str, range(1, needed + 1)))
-    return f"write `seed = [{seeds}]` into {words[3]}, then `{again}`"
+    return SeedsNeeded(pairs=pairs, tests=tests, least_p=least, needed=needed, command=more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ _CAUTIONS = {
     "one point": "its speed comes from one measurement ({error})",
 }
 _PRODUCT = ("frequency", "cores", "flops_per_cycle", "efficiency")
+_NO_SETTING = ("seed", "name", "backend", "weights", "fleet")
 _NEAR = 0.01  # relative; a speed this close to that of the profile is the profile's
 
 
@@ -35,68 +36,59 @@ def levels_of(runs: Sequence[tuple[StudyCell, Run]], base: Mapping[str, str]) ->
     changed: set[str] = set()
     for axis in base:
         labels = list(dict.fromkeys(cell.group[axis] for cell, _ in runs))
-        if len(labels) < 2:
-            continue
         own = {}
         for label in labels:
             here = tuple({**base, axis: label}.items())
             others = (scenario for group, scenario in scenarios.items() if dict(group)[axis] == label)
-            own[label] = scenarios.get(here) or next(others)
-        paths = _differing(list(own.values()))
+            own[label] = sections_of(scenarios.get(here) or next(others))
+        first, *rest = own.values()
+        paths = {path for each in rest for path in {*first, *each} if each.get(path) != first.get(path)}
         changed |= paths
-        found[axis] = [_level(level(axis, label), scenario, paths) for label, scenario in own.items()]
-    found[FLEET] = list(_fleet(scenarios[tuple(base.items())], changed))
+        if rest:
+            found[axis] = [_level(level(axis, label), sections, paths) for label, sections in own.items()]
+    scenario = scenarios[tuple(base.items())]
+    blocks = []
+    for place, block in enumerate(scenario.get("fleet", ())):
+        own_sections = {key for key in block if f"fleet.{place}.{key}" not in changed}
+        shared = {key: scenario[key] for key in ("network", "energy") if block.get(key) is None and key not in changed}
+        facts = {"devices": f"{block.get('count', 1)}", **_device({**block, **shared}, own_sections)}
+        caution = _caution(block) if "cpu" in own_sections else ""
+        blocks.append(Level(name=display_name(str(block.get("name") or "device")), facts=facts, caution=caution))
+    return found | {FLEET: blocks}
+
+
+def sections_of(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a scenario that define a setting, those of fleet blocks as fleet.0.cpu."""
+    found = {
+        key: value for key, value in scenario.items() if key not in ("seed", "name", "backend", "weights", "fleet")
+    }
+    for place, block in enumerate(scenario.get("fleet", ())):
+        found |= {f"fleet.{place}.{key}": value for key, value in block.items()}
     return found
 
 
-def _differing(scenarios: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the sections, and the sections of fleet blocks such as fleet.0.cpu, that are not the same in all."""
-    flat = [dict(_sections(scenario)) for scenario in scenarios]
-    paths = dict.fromkeys(path for each in flat for path in each)
-    return {path for path in paths if any(each.get(path) != flat[0].get(path) for each in flat)}
-
-
-def _sections(scenario: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for section, value in scenario.items():
-        if section == "fleet":
-            blocks = enumerate(value)
-            yield from ((f"fleet.{place}.{key}", each) for place, block in blocks for key, each in block.items())
-        elif section not in ("seed", "name", "backend", "weights"):
-            yield section, value
-
-
-def _level(name: str, scenario: Mapping[str, Any], paths: set[str]) -> Level:
+def _level(name: str, sections: Mapping[str, Any], paths: set[str]) -> Level:
+    """Return a label with the facts of its sections in `paths`, as `sections_of` names them."""
     facts: dict[str, list[str]] = {}
-    cautions = []
-    for place, block in enumerate(scenario.get("fleet", ())):
-        own = {path.rpartition(".")[2] for path in paths if path.startswith(f"fleet.{place}.")}
-        for key, said in _device(block, own).items():
+    caution = ""
+    for block in dict.fromkeys(path.rpartition(".")[0] for path in sorted(paths) if path.startswith("fleet.")):
+        whole = {path.rpartition(".")[2]: value for path, value in sections.items() if path.startswith(f"{block}.")}
+        own = {path.rpartition(".")[2] for path in paths if path.startswith(f"{block}.")}
+        for key, said in _device(whole, own).items():
             facts.setdefault(key, []).append(said)
-        if "cpu" in own:
-            cautions.append(_caution(block))
+        caution = caution or (_caution(whole) if "cpu" in own else "")
     for section in sorted(path for path in paths if not path.startswith("fleet.")):
-        value = scenario.get(section)
+        value = sections.get(section)
         part = value.get("name") if isinstance(value, Mapping) else None
         if part and section in PACKAGES and not is_outside(section, part):
             with suppress(ConfigError):
                 known = describe(section, part)
                 facts.setdefault("what it is", []).append(known.what.partition(". ")[0].rstrip("."))
-                if known.source:
-                    facts.setdefault("source", []).append(known.source)
+                facts.setdefault("source", []).extend(filter(None, [known.source]))
         said = "none" if value in (None, [], ()) else section_words(section, value)
         facts.setdefault("setting", []).append(f"{section.replace('_', ' ')} {said}")
-    caution = next(filter(None, cautions), "")
-    return Level(name=name, facts={key: "; ".join(dict.fromkeys(said)) for key, said in facts.items()}, caution=caution)
-
-
-def _fleet(scenario: Mapping[str, Any], changed: set[str]) -> Iterator[Level]:
-    """Yield each fleet block with its number of devices. Sections that an axis changes stand with the axis."""
-    for place, block in enumerate(scenario.get("fleet", ())):
-        own = {key for key in block if f"fleet.{place}.{key}" not in changed}
-        shared = {key: scenario[key] for key in ("network", "energy") if block.get(key) is None and key not in changed}
-        facts = {"devices": f"{block.get('count', 1)}", **_device({**block, **shared}, own)}
-        caution = _caution(block) if "cpu" in own else ""
-        yield Level(name=display_name(str(block.get("name") or "device")), facts=facts, caution=caution)
+    shown = {key: "; ".join(dict.fromkeys(said)) for key, said in facts.items() if said}
+    return Level(name=name, facts=shown, caution=caution)
 
 
 def _device(block: Mapping[str, Any], sections: set[str]) -> dict[str, str]:
@@ -118,7 +110,12 @@ def _device(block: Mapping[str, Any], sections: set[str]) -> dict[str, str]:
         facts["rate"] = ", ".join([*known, *wait]) if known else section_words("network", network)
     if "cpu" in sections and cpu:
         facts["trust"] = f"{profile.trust}, {_error(profile)}" if profile else "set by the scenario"
-        facts["source"] = _source(profile) if profile else "the scenario"
+        facts["source"] = "the scenario"
+        if profile:
+            speed_key = "flops_per_s" if "flops_per_s" in profile.quantities else "efficiency"
+            clock = next((key for key in profile.quantities if key.startswith("terms.")), speed_key)
+            of = [profile.quantities[key] for key in (speed_key, clock)]
+            facts["source"] = "; ".join(dict.fromkeys(f"{each.source} ({each.year})" for each in of))
     elif "network" in sections and len(sections & {"cpu", "energy", "network"}) == 1:
         facts["source"] = "the scenario"
     return {key: said for key, said in facts.items() if said}
@@ -154,9 +151,3 @@ def _error(profile: device_profiles.Profile) -> str:
 def _caution(block: Mapping[str, Any]) -> str:
     profile = _profile(block.get("cpu") or {})
     return _CAUTIONS.get(profile.trust, "").format(error=_error(profile)) if profile else ""
-
-
-def _source(profile: device_profiles.Profile) -> str:
-    speed = profile.quantities["flops_per_s" if "flops_per_s" in profile.quantities else "efficiency"]
-    clock = next((quantity for key, quantity in profile.quantities.items() if key.startswith("terms.")), speed)
-    return "; ".join(dict.fromkeys(f"{each.source} ({each.year})" for each in (speed, clock)))

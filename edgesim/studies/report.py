@@ -30,7 +30,7 @@ from edgesim.studies.clock_intervals import clock_intervals
 from edgesim.studies.column import parse_column
 from edgesim.studies.decision import (
     CONFIGURATION,
-    Compared,
+    ComparedSettings,
     label_of,
     level,
     seeds_needed,
@@ -80,7 +80,7 @@ def findings_of(
             f"--baseline: no configuration is {', '.join(f'{axis}={label}' for axis, label in wanted.items())} "
             f"(known: {'; '.join(name_of(group) for group in groups_of.values())})"
         )
-    found = Compared(study, values, summary, groups_of, lower)
+    found = ComparedSettings(study, values, summary, groups_of, lower)
     against = pd.concat([found.against(held, name) for name in compares] or [pd.DataFrame(columns=_COMPARED)])
     contests, clocks = found.contests(), None
     if draws:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -21,22 +21,17 @@ _FIXED = ("training", "server", "evaluation", "stop")  # sections with keys of t
 _PRICE = re.compile(r"(?P<number>[-+0-9.e]+) (?P<what>\w+)/(?P<per>J|byte|B|s)")
 _PER = {"J": (3.6e6, "kWh"), "byte": (1e9, "GB"), "B": (1e9, "GB"), "s": (3600.0, "h")}  # of a price
 _KINDS = {"availability": "availability", "failures": "failure"}  # sections that list parts
+_DISTRIBUTIONS = ("uniform", "log_uniform", "normal", "log_normal", "choice")
 _LONGEST = 4  # values of a list that are all shown
 
 
 def section_words(section: str, value: Any) -> str:
     """Return a section of a canonical scenario in one line, without keys at their defaults."""
-    return ", ".join(_words(section, value))
-
-
-def _words(section: str, value: Any) -> Iterator[str]:
     if isinstance(value, list | tuple) and value and all(isinstance(each, Mapping) for each in value):
-        yield "; ".join(section_words(_KINDS.get(section, section), each) for each in value)
-        return
+        return "; ".join(section_words(_KINDS.get(section, section), each) for each in value)
     if not isinstance(value, Mapping):
-        yield value_words(value)
-        return
-    name, facts = value.get("name"), dict(_facts(section, str(value.get("name", ""))))
+        return value_words(value)
+    name, facts = value.get("name"), key_facts(section, str(value.get("name", "")))
     pairs = []
     for key, each in value.items():
         unit, default = facts.get(key, ("", ""))
@@ -46,23 +41,21 @@ def _words(section: str, value: Any) -> Iterator[str]:
         said = section_words(key, each) if of_part else value_words(each, unit)
         if said:
             pairs.append(f"{key.replace('_', ' ')} {said}" if key != "*" else said)
-    if name is None:
-        yield from pairs
-    else:
-        yield f"{name}: {', '.join(pairs)}" if pairs else str(name)
+    told = ", ".join(pairs)
+    return told if name is None else f"{name}: {told}" if told else str(name)
 
 
 @lru_cache(maxsize=256)
-def _facts(section: str, name: str) -> tuple[tuple[str, tuple[str, str]], ...]:
+def key_facts(section: str, name: str) -> Mapping[str, tuple[str, str]]:
     """Return unit and default of each key of a part or a section, as far as they are known."""
     if section in _FIXED:
-        return tuple((key.key, (key.unit, key.default)) for key in keys_of(Scenario.model_fields[section].annotation))
+        return {key.key: (key.unit, key.default) for key in keys_of(Scenario.model_fields[section].annotation)}
     if section not in PACKAGES or not name or is_outside(section, name):
-        return ()
+        return {}
     try:
-        return tuple((key.key, (key.unit, key.default)) for key in describe(section, name).keys)
+        return {key.key: (key.unit, key.default) for key in describe(section, name).keys}
     except ConfigError:  # the run may come from a version with another catalogue
-        return ()
+        return {}
 
 
 def value_words(value: Any, unit: str = "") -> str:
@@ -76,8 +69,9 @@ def value_words(value: Any, unit: str = "") -> str:
     if isinstance(value, list | tuple):
         if len(value) <= _LONGEST:
             return ", ".join(value_words(each, unit) for each in value)
-        shown = sorted(value, key=_size)
-        first, last = value_words(shown[0], unit), value_words(shown[-1], unit)
+        numbers = [re.match(r"[-+0-9.e]+", str(each)) for each in value]
+        shown = sorted(range(len(value)), key=lambda place: float(found[0]) if (found := numbers[place]) else 0.0)
+        first, last = value_words(value[shown[0]], unit), value_words(value[shown[-1]], unit)
         return f"{first} to {last} ({len(value)} values)" if first != last else f"{first} ({len(value)} values)"
     if isinstance(value, str):
         found = _PRICE.fullmatch(value)
@@ -91,16 +85,4 @@ def value_words(value: Any, unit: str = "") -> str:
 
 
 def _is_distribution(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and isinstance(next(iter(value.values())), Sequence)
-        and next(iter(value)) in ("uniform", "log_uniform", "normal", "log_normal", "choice")
-    )
-
-
-def _size(value: Any) -> float:
-    if isinstance(value, int | float):
-        return float(value)
-    found = re.match(r"[-+0-9.e]+", str(value))
-    return float(found[0]) if found else 0.0
+    return isinstance(value, Mapping) and next(iter(value), "") in _DISTRIBUTIONS

@@ -195,32 +195,23 @@ def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = 
     parts = {tuple(group.values()): part.set_index(SEED) for group, name, part in parts_of(values) if name == column}
     if tuple(at_base.values()) not in parts:
         raise ConfigError(f"--base: no run has all of {name_of(at_base)}")
+    cut = {key: part["value"].clip(upper=bound) for key, part in parts.items()}
     rows = []
-    for axis in axes:
+    for place, axis in enumerate(axes):
+        to_base = {key: (*key[:place], at_base[axis], *key[place + 1 :]) for key in parts}
         for label in labels[axis]:
             part = parts.get(tuple((at_base | {axis: label}).values()))
             if label != at_base[axis] and part is not None:
                 moved = against(part, parts[tuple(at_base.values())], False, bound)
                 interval = told_interval(moved, moved["pairs"])._asdict()
-                ends = _ends(parts, axes.index(axis), at_base[axis], label, bound)
+                pairs = [(key, there) for key, there in to_base.items() if key[place] == label and there in parts]
+                means = pd.Series([(cut[key] - cut[there]).mean() for key, there in pairs])
+                ends = {"least": means.min(), "most": means.max()}
                 rows.append({"axis": axis, "label": label, **{name: moved[name] for name in _KEPT}, **interval, **ends})
     found = pd.DataFrame(rows, columns=[*_TORNADO, "least", "most"])
     by_axis = found.groupby("axis")["difference"]
     swing = by_axis.transform("max").clip(lower=0) - by_axis.transform("min").clip(upper=0)
     return found.assign(swing=swing).sort_values("swing", ascending=False, kind="stable", ignore_index=True)
-
-
-def _ends(
-    parts: Mapping[tuple[str, ...], pd.DataFrame], place: int, base: str, label: str, bound: float
-) -> dict[str, float]:
-    """Return the smallest and the largest mean difference between two labels of an axis, the one at `place`."""
-    moved = []
-    for key, part in parts.items():
-        other = parts.get((*key[:place], base, *key[place + 1 :]))
-        if key[place] == label and other is not None:
-            cut = (part["value"].clip(upper=bound) - other["value"].clip(upper=bound)).mean()  # of common seeds
-            moved += [cut] if math.isfinite(cut) else []
-    return {"least": min(moved, default=math.nan), "most": max(moved, default=math.nan)}
 
 
 def of_cut(values: pd.DataFrame, column: str, base: Mapping[str, str]) -> str:

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from edgesim.reports.html.answer import answer
-from edgesim.reports.html.content import Answer
+from edgesim.reports.html.content import FirstScreen
 from edgesim.studies.column import parse_column
-from edgesim.studies.decision import Compared, level, seeds_needed, with_setting
+from edgesim.studies.decision import ComparedSettings, level, seeds_needed, with_setting
 from edgesim.studies.report import with_middle
 from edgesim.studies.statistics import pairs_needed
 from edgesim.studies.study import Size, Study
@@ -23,7 +23,7 @@ TIME = "sim_time_s@0.8"
 COMMAND = "edgesim study run it.toml --size quick"
 
 
-def told(axes: tuple[str, ...], numbers: Mapping[Any, str], seeds: Sequence[int] = ()) -> Answer:
+def told(axes: tuple[str, ...], numbers: Mapping[Any, str], seeds: Sequence[int] = ()) -> FirstScreen:
     """Return the answer on a study with these numbers, by labels and column. `seeds`: those of a size `full`."""
     values = made_up_values(axes, numbers)
     columns = tuple(dict.fromkeys(map(str, values["column"])))
@@ -36,7 +36,9 @@ def told(axes: tuple[str, ...], numbers: Mapping[Any, str], seeds: Sequence[int]
         row["setting"]: {axis: str(row[axis]) for axis in axes}
         for row in summary.drop_duplicates("setting").to_dict("records")
     }
-    found = Compared(study, values, summary, groups, {name: parse_column(name).better == "lower" for name in columns})
+    found = ComparedSettings(
+        study, values, summary, groups, {name: parse_column(name).better == "lower" for name in columns}
+    )
     contests, base = found.contests(), next(iter(groups))
     of_first, compared = found.against(base, contests[0].of), pd.concat(found.against(base, name) for name in columns)
     needed = seeds_needed(study, of_first, COMMAND)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import pandas as pd
 
 from edgesim.reports.format import count
-from edgesim.reports.html.content import Answer, AxisEffects, Bar, Contest, Findings, Grid, SeedsNeeded, Tile
+from edgesim.reports.html.content import AxisEffects, Bar, Contest, Findings, FirstScreen, Grid, SeedsNeeded, Tile
 from edgesim.reports.html.words import (
     ALPHA,
     common,
@@ -72,16 +72,16 @@ def not_worse(contest: Contest, needed: int) -> list[str]:
     return [best["setting"], *near]
 
 
-def answer(findings: Findings) -> Answer:
+def answer(findings: Findings) -> FirstScreen:
     """Return the first screen of a report."""
     told = _Told(findings)
     first, *others = told.verdict()
-    return Answer(
+    return FirstScreen(
         first=first,
         told=[*others, *told.unreached()],
         confidence=list(told.confidence()),
         tiles=[told.tile(contest) for contest in findings.contests[: _MOST["contests"]]],
-        grids=list(_grids(findings)),
+        grids=list(grids(findings)),
     )
 
 
@@ -140,8 +140,16 @@ class _Told:
             return
         contest = findings.contests[0]
         rows, column = _rows(contest), contest.of
-        if _is_unknown(rows[0]):
-            yield from self._nothing(contest)
+        goal = target_of(column)
+        if _is_unknown(rows[0]) and goal is None:
+            yield f"Nothing is known of {words_of(column)}."
+        elif _is_unknown(rows[0]):
+            who = "No configuration reached" if len(rows) > 1 else f"{_capital(rows[0]['setting'])} did not reach"
+            yield f"{who} {percent(goal or 0.0)} test accuracy in most of its runs."
+            gains = [each for each in findings.contests if not each.lower and not _is_unknown(_rows(each)[0])]
+            for each in gains[:1]:
+                best = _rows(each)[0]
+                yield f"{_capital(best['setting'])} came closest: {words_of(each.of)} {self.around(each.of, best)}."
         elif len(rows) == 1:
             yield f"{_capital(self._reaches(column, rows[0]['setting'], rows[0]))}."
             others = [(each.of, _rows(each)[0]) for each in findings.contests[1 : _MOST["contests"]]]
@@ -152,20 +160,6 @@ class _Told:
             yield from self._of_axes(findings.effects)
         else:
             yield from self._of_one_axis()
-
-    def _nothing(self, contest: Contest) -> Iterator[str]:
-        column, rows = contest.of, _rows(contest)
-        goal = target_of(column)
-        if goal is None:
-            yield f"Nothing is known of {words_of(column)}."
-            return
-        who = "No configuration reached" if len(rows) > 1 else f"{_capital(rows[0]['setting'])} did not reach"
-        yield f"{who} {percent(goal)} test accuracy in most of its runs."
-        for each in self.findings.contests[1:]:
-            best = _rows(each)[0]
-            if "@" not in each.of and not each.lower and not _is_unknown(best):
-                yield f"{_capital(best['setting'])} came closest: {words_of(each.of)} {self.around(each.of, best)}."
-                return
 
     def _reaches(self, column: str, setting: str, row: _Row) -> str:
         goal, known = target_of(column), self.around(column, row)
@@ -233,12 +227,11 @@ class _Told:
         """Return in brackets how an effect differs between the labels of the other axes, or "" if it does not."""
         if _is_even(row) or not math.isfinite(row["least"]):
             return ""
-        ends = sorted((row["least"], row["most"]), key=lambda end: (end > 0) != (row["difference"] > 0))
+        ends = sorted((row["least"], row["most"]), key=lambda end: end * row["difference"])
         sizes = [self.moved(effects.of, {"difference": end}, effects.at_base) for end in ends]
         if ends[0] * ends[1] < 0:
-            return f" (but up to {sizes[1]} the other way with another {_listed(row['others'], 'or')})"
-        low, high = sorted(sizes, key=_first_number)
-        return f" ({low} to {high}, depending on {_listed(row['others'])})"
+            return f" (but up to {sizes[0]} the other way with another {_listed(row['others'], 'or')})"
+        return f" ({sizes[0]} to {sizes[1]}, depending on {_listed(row['others'])})"
 
     def _of_one_axis(self) -> Iterator[str]:
         """Yield the best setting, and why: the first column that tells it from all others, or that none does."""
@@ -274,8 +267,8 @@ class _Told:
         rival = others[0]
         if _is_unknown(rival):
             return f"{said}. The others did not reach it in most of their runs."
-        found = _row_of(contest.against, rival["setting"])
-        if found is None or not int(found["pairs"]):
+        found = contest.against.set_index("setting").loc[rival["setting"]]
+        if not int(found["pairs"]):
             return f"{said}, the next, {rival['setting']}, {self.amount(contest.of, middle(rival)[0])}."
         turned = dict(found) | {
             "difference": -found["difference"], "low": -found["high"], "high": -found["low"],
@@ -370,7 +363,7 @@ class _Told:
 # --- grids ----------------------------------------------------------------------------------------------------------
 
 
-def _grids(findings: Findings) -> Iterator[Grid]:
+def grids(findings: Findings) -> Iterator[Grid]:
     """Yield a grid over the axes for each of the first contests. The last axis, if it is short, has the columns."""
     several = {axis: names for axis, names in findings.axes.items() if len(names) > 1}
     if not 1 < len(findings.settings) <= _MOST["cells"] or not several:
@@ -430,22 +423,12 @@ def _listed(names: Sequence[str], word: str = "and", most: int = 99) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"
 
 
-def _first_number(text: str) -> float:
-    found = re.match(r"[\d.]+", text)
-    return float(found[0]) if found else 0.0
-
-
 def _is_even(row: _Row) -> bool:
     return bool(abs(row["most"] - row["least"]) <= _EVEN * abs(row["difference"]))
 
 
 def _of(rows: pd.DataFrame, axis: str) -> list[dict[Any, Any]]:
     return rows[rows["axis"] == axis].to_dict("records")
-
-
-def _row_of(against: pd.DataFrame, setting: str) -> _Row | None:
-    found = against[against["setting"] == setting].to_dict("records")
-    return found[0] if found else None
 
 
 def _rows(contest: Contest) -> list[dict[Any, Any]]:

@@ -235,7 +235,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class FirstScreen:
     """The first screen of a report: `first` in bold, sentences on effects, one on confidence, tiles and grids."""
 
     first: str
