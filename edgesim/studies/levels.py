@@ -24,6 +24,7 @@ _CAUTIONS = {
     "estimated": "its speed is an estimate ({error}). Measure one before you rely on its seconds",
     "one point": "its speed comes from one measurement ({error})",
 }
+_SET = "set by the scenario"
 _PRODUCT = ("frequency", "cores", "flops_per_cycle", "efficiency")
 _NO_SETTING = ("seed", "name", "backend", "weights", "fleet")
 _NEAR = 0.01  # relative; a speed this close to that of the profile is the profile's
@@ -42,8 +43,12 @@ def levels_of(runs: Sequence[tuple[StudyCell, Run]], base: Mapping[str, str]) ->
             others = (scenario for group, scenario in scenarios.items() if dict(group)[axis] == label)
             own[label] = sections_of(scenarios.get(here) or next(others))
         first, *rest = own.values()
-        paths = {path for each in rest for path in {*first, *each} if each.get(path) != first.get(path)}
-        changed |= paths
+        paths = {path: set[str]() for each in rest for path in {*first, *each} if each.get(path) != first.get(path)}
+        for path, keys in paths.items():
+            tables = [each.get(path) for each in own.values()]
+            if all(isinstance(table, Mapping) and table.get("name") == first[path].get("name") for table in tables):
+                keys |= {key for key in first[path] if any(table.get(key) != first[path][key] for table in tables)}
+        changed |= set(paths)
         if rest:
             found[axis] = [_level(level(axis, label), sections, paths) for label, sections in own.items()]
     scenario = scenarios[tuple(base.items())]
@@ -67,8 +72,11 @@ def sections_of(scenario: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _level(name: str, sections: Mapping[str, Any], paths: set[str]) -> Level:
-    """Return a label with the facts of its sections in `paths`, as `sections_of` names them."""
+def _level(name: str, sections: Mapping[str, Any], paths: Mapping[str, set[str]]) -> Level:
+    """Return a label with the facts of its sections in `paths`, as `sections_of` names them.
+
+    The keys of a path are those that differ in a part that all labels have; none if the part differs.
+    """
     facts: dict[str, list[str]] = {}
     caution = ""
     for block in dict.fromkeys(path.rpartition(".")[0] for path in sorted(paths) if path.startswith("fleet.")):
@@ -78,15 +86,18 @@ def _level(name: str, sections: Mapping[str, Any], paths: set[str]) -> Level:
             facts.setdefault(key, []).append(said)
         caution = caution or (_caution(whole) if "cpu" in own else "")
     for section in sorted(path for path in paths if not path.startswith("fleet.")):
-        value = sections.get(section)
-        part = value.get("name") if isinstance(value, Mapping) else None
+        value, keys = sections.get(section), paths[section]
+        part = value.get("name") if isinstance(value, Mapping) and not keys else None
         if part and section in PACKAGES and not is_outside(section, part):
             with suppress(ConfigError):
                 known = describe(section, part)
                 facts.setdefault("what it is", []).append(known.what.partition(". ")[0].rstrip("."))
                 facts.setdefault("source", []).extend(filter(None, [known.source]))
-        said = "none" if value in (None, [], ()) else section_words(section, value)
-        facts.setdefault("setting", []).append(f"{section.replace('_', ' ')} {said}")
+        if isinstance(value, Mapping) and keys:
+            facts.setdefault("setting", []).append(section_words(section, value, keys))
+        else:
+            said = "none" if value in (None, [], ()) else section_words(section, value)
+            facts.setdefault("setting", []).append(f"{section.replace('_', ' ')} {said}")
     shown = {key: "; ".join(dict.fromkeys(said)) for key, said in facts.items() if said}
     return Level(name=name, facts=shown, caution=caution)
 
@@ -109,15 +120,15 @@ def _device(block: Mapping[str, Any], sections: set[str]) -> dict[str, str]:
         wait = [f"latency {value_words(network['latency'], 's')}"] if network.get("latency") else []
         facts["rate"] = ", ".join([*known, *wait]) if known else section_words("network", network)
     if "cpu" in sections and cpu:
-        facts["trust"] = f"{profile.trust}, {_error(profile)}" if profile else "set by the scenario"
-        facts["source"] = "the scenario"
+        facts["trust"] = f"{profile.trust}, {_error(profile)}" if profile else ""
+        facts["source"] = _SET
         if profile:
             speed_key = "flops_per_s" if "flops_per_s" in profile.quantities else "efficiency"
             clock = next((key for key in profile.quantities if key.startswith("terms.")), speed_key)
             of = [profile.quantities[key] for key in (speed_key, clock)]
             facts["source"] = "; ".join(dict.fromkeys(f"{each.source} ({each.year})" for each in of))
     elif "network" in sections and len(sections & {"cpu", "energy", "network"}) == 1:
-        facts["source"] = "the scenario"
+        facts["source"] = _SET
     return {key: said for key, said in facts.items() if said}
 
 

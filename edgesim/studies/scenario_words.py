@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from typing import Any
 
 from edgesim.config.describe import describe, keys_of, toml
 from edgesim.config.plugins import PACKAGES, is_outside
 from edgesim.config.scenario import Scenario
+from edgesim.config.sections import Encoding, Encodings
 from edgesim.core.errors import ConfigError
 from edgesim.reports.format import text
 
@@ -25,8 +26,8 @@ _DISTRIBUTIONS = ("uniform", "log_uniform", "normal", "log_normal", "choice")
 _LONGEST = 4  # values of a list that are all shown
 
 
-def section_words(section: str, value: Any) -> str:
-    """Return a section of a canonical scenario in one line, without keys at their defaults."""
+def section_words(section: str, value: Any, only: Container[str] = ()) -> str:
+    """Return a section of a canonical scenario in one line, without keys at their defaults, or with the keys `only`."""
     if isinstance(value, list | tuple) and value and all(isinstance(each, Mapping) for each in value):
         return "; ".join(section_words(_KINDS.get(section, section), each) for each in value)
     if not isinstance(value, Mapping):
@@ -35,14 +36,17 @@ def section_words(section: str, value: Any) -> str:
     pairs = []
     for key, each in value.items():
         unit, default = facts.get(key, ("", ""))
-        if key == "name" or each is None or each in ({}, [], ()) or toml(each) == default:
+        hidden = each is None or each in ({}, [], ()) or toml(each) == default
+        if key == "name" or (key not in only if only else hidden):
             continue
         of_part = isinstance(each, Mapping) and not _is_distribution(each)
         said = section_words(key, each) if of_part else value_words(each, unit)
         if said:
+            said = f"({said})" if of_part and "; " in said else said
             pairs.append(f"{key.replace('_', ' ')} {said}" if key != "*" else said)
-    told = ", ".join(pairs)
-    return told if name is None else f"{name}: {told}" if told else str(name)
+    nested = any(isinstance(each, Mapping) and not _is_distribution(each) for each in value.values())
+    told = ("; " if nested else ", ").join(pairs)
+    return told if name is None or only else f"{name}: {told}" if told else str(name)
 
 
 @lru_cache(maxsize=256)
@@ -50,10 +54,13 @@ def key_facts(section: str, name: str) -> Mapping[str, tuple[str, str]]:
     """Return unit and default of each key of a part or a section, as far as they are known."""
     if section in _FIXED:
         return {key.key: (key.unit, key.default) for key in keys_of(Scenario.model_fields[section].annotation)}
-    if section not in PACKAGES or not name or is_outside(section, name):
+    if section in Encodings.model_fields and not name:
+        return {key.key: (key.unit, key.default) for key in keys_of(Encoding)}
+    kind = section if section in PACKAGES else "tariff"  # of electricity, carbon and so on, by zone
+    if not name or is_outside(kind, name):
         return {}
     try:
-        return {key.key: (key.unit, key.default) for key in describe(section, name).keys}
+        return {key.key: (key.unit, key.default) for key in describe(kind, name).keys}
     except ConfigError:  # the run may come from a version with another catalogue
         return {}
 
@@ -62,9 +69,10 @@ def value_words(value: Any, unit: str = "") -> str:
     """Return a value of a scenario in display units. A long list of numbers is its range and its length."""
     if _is_distribution(value):
         [kind, given], *_ = value.items()
-        ends = [
-            value_words(each, unit if place == 0 or "normal" not in kind else "") for place, each in enumerate(given)
-        ]
+        factor = kind == "log_normal"  # its second number
+        ends = [value_words(each, "" if factor and place else unit) for place, each in enumerate(given)]
+        if kind.endswith("normal"):
+            return f"{ends[0]} ({kind.replace('_', '-')}, {ends[1]})"
         return f"{kind.replace('_', '-')}({', '.join(ends)})"
     if isinstance(value, list | tuple):
         if len(value) <= _LONGEST:
@@ -72,7 +80,9 @@ def value_words(value: Any, unit: str = "") -> str:
         numbers = [re.match(r"[-+0-9.e]+", str(each)) for each in value]
         shown = sorted(range(len(value)), key=lambda place: float(found[0]) if (found := numbers[place]) else 0.0)
         first, last = value_words(value[shown[0]], unit), value_words(value[shown[-1]], unit)
-        return f"{first} to {last} ({len(value)} values)" if first != last else f"{first} ({len(value)} values)"
+        number, _, symbol = first.partition(" ")
+        start = number if symbol and last.endswith(f" {symbol}") else first
+        return f"{start} to {last} ({len(value)} values)" if first != last else f"{first} ({len(value)} values)"
     if isinstance(value, str):
         found = _PRICE.fullmatch(value)
         if not found:

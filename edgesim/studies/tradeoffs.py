@@ -182,9 +182,9 @@ def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = 
 
     Columns: axis; label; pairs, unpaired, difference, ratio and restricted_to, against the base paired by seed, see
     `compared`; low and high, see `told_interval`; least and most, the smallest and the largest difference over all
-    labels of the other axes; swing, the largest difference of the axis minus the smallest, including 0 for the base.
-    The axis with the largest swing comes first. `base`: axis -> label; by default the first label in the table. Axes
-    with one label are left out. Raises ConfigError if no run has these labels.
+    labels of the other axes (NaN if they have one); swing, the largest difference of the axis minus the smallest,
+    including 0 for the base. The axis with the largest swing comes first. `base`: axis -> label; by default the first
+    label in the table. Axes with one label are left out. Raises ConfigError if no run has these labels.
     Source: Eschenbach, "Spiderplots versus tornado diagrams for sensitivity analysis" (Interfaces 22(6), 1992).
     """
     axes = axes_of(values)
@@ -206,7 +206,7 @@ def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = 
                 interval = told_interval(moved, moved["pairs"])._asdict()
                 pairs = [(key, there) for key, there in to_base.items() if key[place] == label and there in parts]
                 means = pd.Series([(cut[key] - cut[there]).mean() for key, there in pairs])
-                ends = {"least": means.min(), "most": means.max()}
+                ends = {"least": means.min(), "most": means.max()} if len(means) > 1 else {}
                 rows.append({"axis": axis, "label": label, **{name: moved[name] for name in _KEPT}, **interval, **ends})
     found = pd.DataFrame(rows, columns=[*_TORNADO, "least", "most"])
     by_axis = found.groupby("axis")["difference"]

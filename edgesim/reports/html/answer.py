@@ -194,7 +194,10 @@ class _Told:
     def _effect(self, effects: AxisEffects, axis: str) -> str:
         """Return a sentence on the labels of an axis: "Raspberry Pi 5 instead of Raspberry Pi 4 saves 9.3 min ..."."""
         rows, column = _of(effects.rows, axis), effects.of
-        shown = sorted(sorted(rows, key=lambda row: -abs(row["difference"]))[: _MOST["labels"]], key=rows.index)
+        largest = sorted(rows, key=lambda row: (not self._matters(row), -abs(row["difference"])))[: _MOST["labels"]]
+        told = [row for row in largest if self._matters(row)] or largest
+        shown = [row for row in rows if row in told]
+        luck = [row["label"] for row in rows if row not in shown and not self._matters(row)]
         clauses: list[str] = []
         for row in shown:
             instead = f" instead of {row['base']}" if row is shown[0] else ""
@@ -203,7 +206,8 @@ class _Told:
             clauses.append(f"{row['label']}{instead} {self._change(effects, row, of)}{self._elsewhere(effects, row)}")
         same = all(_is_even(row) for row in shown) and any(row["difference"] for row in shown) and shown[0]["others"]
         everywhere = f", with any {_listed(shown[0]['others'])}" if same else ""
-        return f"{_capital(_listed(clauses))}{everywhere}."
+        others = f" With {_listed(luck)} the difference may be luck." if luck else ""
+        return f"{_capital('; '.join(clauses) if len(clauses) > 2 else ' and '.join(clauses))}{everywhere}.{others}"
 
     def _change(self, effects: AxisEffects, row: _Row, of: str) -> str:
         column, like = effects.of, effects.at_base
@@ -324,7 +328,8 @@ class _Told:
             return f"{many} cannot tell a difference from luck.{more}"
         test = f"Wilcoxon's paired test, Holm-corrected for {count(seeds.tests, 'comparison')}"
         if seeds.pairs < seeds.needed:
-            return f"{many} cannot confirm any difference: no p-value can be below {seeds.least_p:.2g} ({test}).{more}"
+            bound = f"no p-value can be below {seeds.least_p:.2g}" if seeds.least_p < 1 else "every p-value is 1"
+            return f"{many} cannot confirm any difference: {bound} ({test}).{more}"
         clauses = []
         for column in dict.fromkeys([contest.of, findings.choice[-1].of]):
             compared = findings.compared[findings.compared["column"] == column].to_dict("records")
@@ -418,9 +423,12 @@ def _counted(number: int, noun: str = "") -> str:
 
 
 def _listed(names: Sequence[str], word: str = "and", most: int = 99) -> str:
-    """Return names as a list in words. Beyond `most` the others are counted."""
+    """Return names as a list in words. Beyond `most` the others are counted. Semicolons part names with commas."""
     shown = [*names[:most], *([f"{len(names) - most} others"] if len(names) > most + 1 else names[most:])]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"
+    if len(shown) == 1:
+        return shown[0]
+    comma = "; " if any(", " in name for name in shown) else ", "
+    return f"{comma.join(shown[:-1])}{';' if comma == '; ' else ''} {word} {shown[-1]}"
 
 
 def _is_even(row: _Row) -> bool:
