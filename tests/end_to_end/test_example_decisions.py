@@ -7,16 +7,26 @@ import re
 import tomllib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from edgesim.studies.study import load_study
 from tests.calling import call
+from tests.end_to_end.decision_values import FOLDER, recorded_values, values_in
 from tests.sizes import full
+from tests.studies.made_up import first_screen
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "scenarios" / "decisions"
 STUDIES = sorted(path.stem for path in FOLDER.glob("*.toml") if "axes" in tomllib.loads(path.read_text("utf-8")))
 PAGE = (ROOT / "docs" / "explanation" / "decisions.md").read_text("utf-8")
+# The headline of the report, and how the page begins its own.
+DECIDED = {
+    "chips_or_links": ("Board first, then link.", "Boards first, then cables."),
+    "how_many_phones": ("5 phones.", "Five."),
+    "which_deadline": ("First 15 of 20 or wait 30 s.", "For the first 15 of 20, or 30 s."),
+    "which_method": ("FedAvg, until more seeds say otherwise.", "FedAvg, until more seeds say otherwise."),
+    "when_to_train": ("Noon.", "At noon."),
+}
 
 
 def test_there_are_five_and_the_makefile_runs_them_all() -> None:
@@ -31,6 +41,32 @@ def test_the_page_has_the_question_and_the_command(name: str) -> None:
     assert study.question.endswith("?")
     assert study.question in PAGE.replace("\n", " ")
     assert f"scenarios/decisions/{name}.toml" in PAGE
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_report_says_in_words_what_the_page_says_by_hand(name: str) -> None:
+    """Each effect of the report, with its interval, and each number of its grids stands in the section of the page."""
+    said = first_screen(recorded_values(name))
+    command = PAGE.index(f"scenarios/decisions/{name}.toml")
+    start, end = PAGE.rindex("\n## ", 0, command), PAGE.find("\n## ", command)
+    section = " ".join(PAGE[start : end if end > 0 else len(PAGE)].split())
+    words = re.sub(r" of [\d.]+\u00a0\w+", "", " ".join([said.first, *said.told])).replace("\u00a0", " ")
+    effects = re.findall(r"[\d.]+ (?:s|min|kJ|g|EUR)\b(?: \(\d+ %\))?(?: (?:less|more)[^\[.]*)?(?: \[[^]]+\])", words)
+    amounts = [re.sub(r" (less|more).*(?= \[)", "", effect) for effect in effects]
+    assert amounts or name == "when_to_train"  # its numbers do not depend on the seed
+    assert [amount for amount in amounts if amount not in section] == []
+    numbers = [bar.text.replace("\u00a0", " ") for grid in said.grids[:2] for _, row in grid.rows for bar in row if bar]
+    assert [number for number in numbers if number not in section] == []
+    assert f"**{DECIDED[name][1]}" in section and said.first == DECIDED[name][0]
+
+
+@full
+def test_recorded_values_are_those_of_the_runs(tmp_path: Path) -> None:
+    """All starts of one study share their training, so that it runs in seconds."""
+    made = call("study", "run", FOLDER / "when_to_train.toml", "--runs", tmp_path / "runs")
+    assert made.code == 0
+    found, known = values_in("when_to_train", tmp_path / "runs"), recorded_values("when_to_train")
+    pd.testing.assert_frame_equal(found, known, rtol=1e-6, check_dtype=False)
 
 
 @full

@@ -3,52 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from edgesim.reports.html.answer import answer
 from edgesim.reports.html.content import FirstScreen
-from edgesim.studies.column import parse_column
-from edgesim.studies.decision import ComparedSettings, level, seeds_needed, with_setting
-from edgesim.studies.report import with_middle
 from edgesim.studies.statistics import pairs_needed
-from edgesim.studies.study import Size, Study
-from edgesim.studies.values import summarised
+from tests.studies.made_up import first_screen
 from tests.studies.made_up import values as made_up_values
 
 TIME = "sim_time_s@0.8"
-COMMAND = "edgesim study run it.toml --size quick"
 
 
 def told(axes: tuple[str, ...], numbers: Mapping[Any, str], seeds: Sequence[int] = ()) -> FirstScreen:
     """Return the answer on a study with these numbers, by labels and column. `seeds`: those of a size `full`."""
-    values = made_up_values(axes, numbers)
-    columns = tuple(dict.fromkeys(map(str, values["column"])))
-    several = {axis: dict.fromkeys(map(str, values[axis]), ()) for axis in axes}
-    sizes = {"quick": Size(only=("seed=1",)), "full": Size()} if seeds else {"quick": Size()}
-    all_axes = {**several, "seed": dict.fromkeys(map(str, seeds or (1,)), ())}
-    study = Study.model_construct(name="made up", axes=all_axes, columns=columns, sizes=sizes, only=(), where=())
-    summary = with_setting(with_middle(summarised(values), columns), study)
-    groups = {
-        row["setting"]: {axis: str(row[axis]) for axis in axes}
-        for row in summary.drop_duplicates("setting").to_dict("records")
-    }
-    found = ComparedSettings(
-        study, values, summary, groups, {name: parse_column(name).better == "lower" for name in columns}
-    )
-    contests, base = found.contests(), next(iter(groups))
-    of_first, compared = found.against(base, contests[0].of), pd.concat(found.against(base, name) for name in columns)
-    needed = seeds_needed(study, of_first, COMMAND)
-    findings = SimpleNamespace(
-        axes={axis: {label: level(axis, label) for label in map(str, values[axis])} for axis in axes},
-        settings=tuple(groups), baseline=base, contests=contests, choice=found.choice(contests, needed.needed),
-        effects=found.effects(contests[0].of, base, of_first), seeds=needed, compared=compared, levels={},
-        currency="EUR",
-    )  # fmt: skip
-    return answer(findings)  # type: ignore[arg-type]
+    return first_screen(made_up_values(axes, numbers), seeds)
 
 
 def scattered(middle: float, seeds: int, spread: float = 1.0) -> str:

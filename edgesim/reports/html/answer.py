@@ -331,7 +331,8 @@ class _Told:
             bound = f"no p-value can be below {seeds.least_p:.2g}" if seeds.least_p < 1 else "every p-value is 1"
             return f"{many} cannot confirm any difference: {bound} ({test}).{more}"
         clauses = []
-        for column in dict.fromkeys([contest.of, findings.choice[-1].of]):
+        decided = [each.of for each in findings.choice[-1:] if len(not_worse(each, seeds.needed)) == 1]
+        for column in dict.fromkeys([contest.of, *decided]):
             compared = findings.compared[findings.compared["column"] == column].to_dict("records")
             sure = sum(certainty(row, seeds.needed) == "confirmed" for row in compared)
             which = "all" if sure == len(compared) else f"{sure or 'none'} of"
