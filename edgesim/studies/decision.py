@@ -168,7 +168,7 @@ def seeds_needed(study: Study, against_base: pd.DataFrame, command: str) -> Seed
     tests = max(1, len(against_base))
     needed = pairs_needed(tests)
     words, more = shlex.split(command), ""
-    if words[:3] == ["edgesim", "study", "run"] and "--size" in words:
+    if CONFIGURATION not in study.axes and words[:3] == ["edgesim", "study", "run"] and "--size" in words:
         place = words.index("--size") + 1
         enough = (size for size in study.sizes if len({cell.labels[SEED] for cell in study.cells(size)}) >= needed)
         if SEED in study.axes and (size := next(enough, None)):

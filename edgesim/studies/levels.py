@@ -45,9 +45,9 @@ def levels_of(runs: Sequence[tuple[StudyCell, Run]], base: Mapping[str, str]) ->
         first, *rest = own.values()
         paths = {path: set[str]() for each in rest for path in {*first, *each} if each.get(path) != first.get(path)}
         for path, keys in paths.items():
-            tables = [each.get(path) for each in own.values()]
-            if all(isinstance(table, Mapping) and table.get("name") == first[path].get("name") for table in tables):
-                keys |= {key for key in first[path] if any(table.get(key) != first[path][key] for table in tables)}
+            tables = [table for each in own.values() if isinstance(table := each.get(path), Mapping)]
+            if len(tables) == len(own) and len({table.get("name") for table in tables}) == 1:
+                keys |= {key for key in tables[0] if any(table.get(key) != tables[0][key] for table in tables)}
         changed |= set(paths)
         if rest:
             found[axis] = [_level(level(axis, label), sections, paths) for label, sections in own.items()]

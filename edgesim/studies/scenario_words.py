@@ -10,7 +10,8 @@ from typing import Any
 from edgesim.config.describe import describe, keys_of, toml
 from edgesim.config.plugins import PACKAGES, is_outside
 from edgesim.config.scenario import Scenario
-from edgesim.config.sections import Encoding, Encodings
+from edgesim.config.sections import Encodings
+from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.reports.format import text
 

@@ -33,7 +33,7 @@ def recorded_values(name: str) -> pd.DataFrame:
     rows = pd.read_csv(FILE, dtype={"seed": str})
     rows = rows[rows["study"] == name]
     axes = rows["cell"].iloc[0].split(",")
-    labels = {each.partition("=")[0]: [] for each in axes}
+    labels: dict[str, list[str]] = {each.partition("=")[0]: [] for each in axes}
     for cell in rows["cell"]:
         for each in cell.split(","):
             axis, _, label = each.partition("=")
