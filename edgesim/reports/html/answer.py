@@ -271,15 +271,11 @@ class _Told:
         rival = others[0]
         if _is_unknown(rival):
             return f"{said}. The others did not reach it in most of their runs."
-        found = contest.against.set_index("setting").loc[rival["setting"]]
-        if not int(found["pairs"]):
+        ahead = _ahead(contest, rival["setting"])
+        if not int(ahead["pairs"]):
             return f"{said}, the next, {rival['setting']}, {self.amount(contest.of, middle(rival)[0])}."
-        turned = dict(found) | {
-            "difference": -found["difference"], "low": -found["high"], "high": -found["low"],
-            "ratio": 1 / found["ratio"] if found["ratio"] else math.nan,
-        }  # fmt: skip
-        gap = self.gap(contest.of, turned).replace(f"{_verb(contest.of)} ", "")
-        return f"{said}, {gap} than {rival['setting']}{self.within(contest.of, turned)}."
+        gap = self.gap(contest.of, ahead).replace(f"{_verb(contest.of)} ", "")
+        return f"{said}, {gap} than {rival['setting']}{self.within(contest.of, ahead)}."
 
     def _against_base(self, near: Sequence[str]) -> Iterator[str]:
         """Yield a sentence on each good setting if the baseline is worse, else on each worse than the baseline."""
@@ -360,9 +356,9 @@ class _Told:
         elif _is_unknown(others[0]):
             lead = "the others mostly did not reach it"
         else:
-            apart = abs(middle(others[0])[0] - value)
-            less = "less" if contest.lower else "more"
-            lead = f"{self.moved(contest.of, {'difference': apart}, value)} {less} than {others[0]['setting']}"
+            ahead = _ahead(contest, others[0]["setting"])
+            gap = self.gap(contest.of, ahead).replace(f"{_verb(contest.of)} ", "")
+            lead = f"{gap} than {others[0]['setting']}" if int(ahead["pairs"]) else ""
         return Tile(title=title, value=shown, who=best["setting"], lead=lead)
 
 
@@ -430,6 +426,13 @@ def _listed(names: Sequence[str], word: str = "and", most: int = 99) -> str:
         return shown[0]
     comma = "; " if any(", " in name for name in shown) else ", "
     return f"{comma.join(shown[:-1])}{';' if comma == '; ' else ''} {word} {shown[-1]}"
+
+
+def _ahead(contest: Contest, rival: str) -> dict[Any, Any]:
+    """Return the row of a rival of a contest as a comparison of the best with it."""
+    [found] = contest.against[contest.against["setting"] == rival].to_dict("records")
+    ratio = 1 / found["ratio"] if found["ratio"] else math.nan
+    return found | {"difference": -found["difference"], "low": -found["high"], "high": -found["low"], "ratio": ratio}
 
 
 def _is_even(row: _Row) -> bool:
