@@ -73,31 +73,34 @@ class FlowerDevices(DeviceCode):
             run_config=dict(self.run_config),
         )
         clock, measured = _DeviceClock(), _Measured(self.host_flops_per_s)
+        limit = _TimeLimit(self.call_timeout_s, f"{self.folder}/")
         identity = compat.task_identity(self.run_id, self.node_ids[call.device])
         with put_back(), identity, compat.patched(compat.dates(lambda: EPOCH_S)), own_interrupts() as interrupted:
             try:
-                content, kept = self._answer(message, context, seed, clock, measured)
+                content, kept = self._answer(message, context, seed, clock, measured, limit)
                 failure, warnings = "", measured.warnings(call)
             except BaseException as error:  # SystemExit and KeyboardInterrupt of the app's code too
                 if interrupted():
                     raise
+                failure, warnings = exception_line(error, f"{self.folder}/"), ()
+                if limit.passed:  # where it was just then depends on the host, as its reply and price must not
+                    clock, measured, error = _DeviceClock(), _Measured(self.host_flops_per_s), limit.error()
                 asked = compat.message_from_bytes(call.content)  # as the code may have changed the other
                 content, kept = compat.message_to_bytes(compat.Message(compat.told(error), reply_to=asked)), state
-                failure, warnings = exception_line(error, f"{self.folder}/"), ()
         return Called(content, kept, measured.work(call, content, clock.slept_s), failure, warnings)
 
     def _answer(
-        self, message: Any, context: Any, seed: int, clock: _DeviceClock, measured: _Measured
+        self, message: Any, context: Any, seed: int, clock: _DeviceClock, measured: _Measured, limit: _TimeLimit
     ) -> tuple[bytes, bytes]:
         """Return the serialised reply of the ClientApp, and the state to keep. Raises what Flower does not accept."""
         client = self._client()
         seed_all(seed)
         single_thread()
-        prefix = f"{self.folder}/"
-        with client.modules.entered(), app_time(clock, prefix):
-            limit_s = self.call_timeout_s
-            with _limited(limit_s, prefix), worker_ended(limit_s), measured.counting(), NamesKept():
+        with client.modules.entered(), app_time(clock, f"{self.folder}/"):
+            with limit.held(), worker_ended(self.call_timeout_s), measured.counting(), NamesKept():
                 reply = client.app(message, context)
+            if limit.passed:
+                raise limit.error()
             if not isinstance(reply, compat.Message):
                 raise TypeError(f"the ClientApp returned {type(reply).__name__}, not a Message")
             if context.run_config != self.run_config:
@@ -185,32 +188,43 @@ class CallTimeout(BaseException):
     """Raised in a call that takes too many seconds of the host."""
 
 
-@contextmanager
-def _limited(seconds: float, prefix: str) -> Iterator[None]:
-    """Raise CallTimeout in files whose paths begin with `prefix`, and in what they call, if a block takes longer.
+class _TimeLimit:
+    """Seconds of the host that a block of code of an app may take. `passed`: it has taken more."""
 
-    Only the main thread of a process can be interrupted.
-    """
-    if seconds == inf or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    def __init__(self, seconds: float, prefix: str) -> None:
+        """`prefix`: of the paths of files that are interrupted, with what they call."""
+        self._seconds = seconds
+        self._prefix = prefix
+        self._rings = 0
 
-    rings = 0
+    @property
+    def passed(self) -> bool:
+        """True if the block has taken longer, also if its code has caught all exceptions since."""
+        return self._rings > 0
 
-    def ring(_number: int, frame: Any) -> None:
-        nonlocal rings
-        rings += 1
-        if rings == _CAUGHT:
+    def error(self) -> CallTimeout:
+        """Return the error of a block that has taken longer."""
+        return CallTimeout(f"the call took longer than {self._seconds:g} s of this host (app.call_timeout)")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Raise CallTimeout in a block that takes longer. Only the main thread of a process can be interrupted."""
+        if self._seconds == inf or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGALRM, self._ring)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, _AGAIN_S)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _ring(self, _number: int, frame: Any) -> None:
+        self._rings += 1
+        if self._rings == _CAUGHT:
             signal.setitimer(signal.ITIMER_REAL, _FASTER_S, _FASTER_S)
         while frame is not None:
-            if frame.f_code.co_filename.startswith(prefix):
-                raise CallTimeout(f"the call took longer than {seconds:g} s of this host (app.call_timeout)")
+            if frame.f_code.co_filename.startswith(self._prefix):
+                raise self.error()
             frame = frame.f_back
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)

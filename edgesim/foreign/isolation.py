@@ -36,6 +36,8 @@ _MODULES = (
     *("locale", "logging", "math", "os", "posixpath", "pickle", "random", "signal", "socket", "sys", "tempfile"),
     *("threading", "time", "warnings", "weakref"),
 )
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_RINGS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)  # what they send, which ends a process by default
 _ABSENT = object()
 _GRACE_S = 5.0  # from the end of a call's time until its worker process is ended
 
@@ -57,6 +59,9 @@ def put_back() -> Iterator[None]:
         attributes = [(owner, name, getattr(owner, name)) for owner, name in _ATTRIBUTES]
         loggers, handlers = _loggers(), _handlers()
         torch.enter_context(restored_torch() if "torch" in sys.modules else nullcontext())
+        for number in _RINGS:
+            if handlers.get(number) == signal.SIG_DFL:
+                signal.signal(number, signal.SIG_IGN)  # so that a timer of the code ends nothing but its wait
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.stdin, sys.stdout, sys.stderr = map(_Unclosed, streams)
 
@@ -122,9 +127,14 @@ def _set_decimals(before: tuple[int, str]) -> None:
     decimal.getcontext().prec, decimal.getcontext().rounding = before
 
 
-def _set_timer(before: bool) -> None:
-    if not before:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+def _running_timers() -> tuple[bool, ...]:
+    return tuple(signal.getitimer(timer)[0] > 0 for timer in _TIMERS)
+
+
+def _stop_timers(before: tuple[bool, ...]) -> None:
+    for timer, ran in zip(_TIMERS, before, strict=True):
+        if not ran:
+            signal.setitimer(timer, 0.0)
 
 
 _SETTINGS = (
@@ -151,7 +161,7 @@ _SETTINGS = (
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         lambda mask: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
     ),
-    _Setting(lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _set_timer),
+    _Setting(_running_timers, _stop_timers),
 )
 _ATTRIBUTES = (
     *((sys, name) for name in ("path", "argv", "meta_path", "path_hooks", "excepthook", "displayhook")),

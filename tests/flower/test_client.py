@@ -150,6 +150,18 @@ def test_a_call_ends_at_its_limit(tmp_path):
     assert called.failure.startswith("CallTimeout: the call took longer than 0.1 s of this host (app.call_timeout)")
 
 
+@pytest.mark.parametrize("end", ["pass", "return reply(message)", "raise ValueError('late')"])
+def test_a_call_that_is_ended_is_charged_its_messages_alone(tmp_path, end):
+    """How far it came depends on the host, so neither its price nor its reply tells, whatever its code does then."""
+    line = "    torch.ones(8, 8) @ torch.ones(8, 8)\n"
+    body = f"import torch\ntry:\n  while True:\n{line}{line}{line}except BaseException:\n    {end}\nwhile True: pass"
+    code = device_part(tmp_path, body, call_timeout=0.1)
+    called = code.call(call_of(code), b"", 0)
+    assert (called.work.flops, called.work.idle_s, dict(called.work.amounts)) == (0.0, 0.0, {})
+    reason = compat.message_from_bytes(called.content).error.reason
+    assert "the call took longer than 0.1 s of this host" in reason and "late" not in reason
+
+
 def test_identity_changes_with_code_and_configuration(tmp_path):
     """It covers the folder's code, and there is none once that has changed."""
     code = device_part(tmp_path, "return reply(message)")

@@ -39,7 +39,7 @@ _NO_LOOP = {  # a training loop has no time limit
     *("waits for ever on this host", "loops for ever", "loops for ever and catches every exception"),
     "loops for ever in C code or in locks",
 }
-_ON_THE_WAY = {"ring", "__torch_dispatch__"}  # functions of edgesim between two lines of an app
+_ON_THE_WAY = {"_ring", "__torch_dispatch__"}  # functions of edgesim between two lines of an app
 
 # Acts that outlive their calls: they may change what later calls draw or find, and with it the app's own results.
 _THREADS = "starts threads that go on"

@@ -285,16 +285,32 @@ ACTS: list[Act] = [
         "silent",
         "import torch; torch.set_num_threads(<<1|2|4>>)",
         "import torch; torch.set_default_dtype(torch.<<float64|float16>>)",
+    ),
+    *_acts(
+        "changes settings of torch and NumPy",
+        "answers",  # a training after it in the same call has no gradients
         "import torch; torch.set_grad_enabled(False)",
+    ),
+    *_acts(
+        "changes settings of torch and NumPy",
+        "silent",
         "import torch; torch.use_deterministic_algorithms(True<<|, warn_only=True>>)",
         "import torch; torch.set_default_device('<<cpu|meta>>')",
         "import torch; torch.autograd.set_detect_anomaly(True)",
         "import torch; torch.set_flush_denormal(True)",
         "import torch; torch.backends.mkldnn.enabled = False",
         "import torch; torch.set_float32_matmul_precision('<<medium|high>>')",
+    ),
+    *_acts(
+        "changes settings of torch and NumPy",
+        "answers",  # a training after it in the same call has no gradients
         "import torch; torch._C._set_grad_enabled(False)",
         "import torch; torch.inference_mode().__enter__()",
         "import torch; torch.no_grad().__enter__()",
+    ),
+    *_acts(
+        "changes settings of torch and NumPy",
+        "silent",
         "import torch; torch.set_printoptions(precision=1)",
         "import numpy as np; np.seterr(all='<<raise|ignore>>')",
         "import numpy as np; np.set_printoptions(precision=1)",
