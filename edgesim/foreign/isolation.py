@@ -127,14 +127,13 @@ def _set_decimals(before: tuple[int, str]) -> None:
     decimal.getcontext().prec, decimal.getcontext().rounding = before
 
 
-def _running_timers() -> tuple[bool, ...]:
-    return tuple(signal.getitimer(timer)[0] > 0 for timer in _TIMERS)
+def _read_timers() -> tuple[tuple[float, float], ...]:
+    return tuple(map(signal.getitimer, _TIMERS))
 
 
-def _stop_timers(before: tuple[bool, ...]) -> None:
-    for timer, ran in zip(_TIMERS, before, strict=True):
-        if not ran:
-            signal.setitimer(timer, 0.0)
+def _set_timers(before: tuple[tuple[float, float], ...]) -> None:
+    for timer, times in zip(_TIMERS, before, strict=True):
+        signal.setitimer(timer, *times)
 
 
 _SETTINGS = (
@@ -161,7 +160,7 @@ _SETTINGS = (
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         lambda mask: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
     ),
-    _Setting(_running_timers, _stop_timers),
+    _Setting(_read_timers, _set_timers),
 )
 _ATTRIBUTES = (
     *((sys, name) for name in ("path", "argv", "meta_path", "path_hooks", "excepthook", "displayhook")),
