@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -83,7 +83,18 @@ def command_line() -> typer.core.TyperGroup:
     app.add_typer(traces, name="import-trace", rich_help_panel=KEEP)
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
+    _flags_without_value(group)
     return group
+
+
+def _flags_without_value(command: Any) -> None:
+    """Give each flag an empty placeholder: newer versions of typer show <bool>, though a flag takes no value."""
+    for parameter in command.get_params(typer.Context(command)):  # --help included
+        if parameter.param_type_name == "option" and parameter.is_flag:
+            parameter.metavar = ""
+    if isinstance(command, typer.core.TyperGroup):
+        for each in command.commands.values():
+            _flags_without_value(each)
 
 
 def _add(app: typer.Typer, commands: Commands, panel: str | None = None) -> None:

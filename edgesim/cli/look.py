@@ -24,7 +24,16 @@ from edgesim.cli.options import (
     order,
     tolerances_of,
 )
-from edgesim.cli.printing import print_csv, print_frame, print_json, print_note, print_runs, print_table, records
+from edgesim.cli.printing import (
+    print_csv,
+    print_frame,
+    print_json,
+    print_note,
+    print_prose,
+    print_runs,
+    print_table,
+    records,
+)
 from edgesim.core.errors import ConfigError
 from edgesim.reports.format import heading, plain, text
 
@@ -162,7 +171,7 @@ def explain(
     """Explain the length of a round: its end, and the time spent in each step."""
     from edgesim.reports.critical_path import explain as in_words
 
-    print(in_words(shown.open(), number, intervals))
+    print_prose(in_words(shown.open(), number, intervals))
 
 
 # --- energy, cost and participation ------------------------------------------------------------------------------

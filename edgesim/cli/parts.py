@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgesim.cli.options import AsJson, check_file, write_text
-from edgesim.cli.printing import GridColumn, print_grid, print_json, print_note, print_table
+from edgesim.cli.printing import GridColumn, print_grid, print_json, print_note, print_prose, print_table
 from edgesim.config.plugins import PACKAGES, meant, places_of
 from edgesim.core.errors import ConfigError
 from edgesim.files.reading import quoted
@@ -47,7 +47,8 @@ def names_of_kind(context: typer.Context) -> list[str]:
 
 def list_parts(
     kind: Annotated[
-        str | None, typer.Argument(help="Only this kind, such as method or devices.", autocompletion=kinds)
+        str | None,
+        typer.Argument(metavar="KIND", help="Only this kind, such as method or devices.", autocompletion=kinds),
     ] = None,
     names: Annotated[
         list[str] | None,
@@ -89,9 +90,9 @@ def print_part(kind: str, name: str) -> None:
     from edgesim.config.describe import describe as described
 
     found = described(kind, name)
-    print(f"{kind} {name}: {found.what}\n")
+    print_prose(f"{kind} {name}: {found.what}\n\n")
     if found.source:
-        print(f"Source: {found.source}\n")
+        print_prose(f"Source: {found.source}\n\n")
     print(f"{found.example}\n")
     if found.keys:
         headings = ("key", "default", "unit", "type", "example", "meaning")
@@ -99,7 +100,7 @@ def print_part(kind: str, name: str) -> None:
         print_grid([GridColumn(head, [row[head] for row in rows]) for head in headings])
         for key in found.keys:
             if key.background:
-                print(f"{key.key}: {key.background}")
+                print_prose(f"{key.key}: {key.background}")
         print()
     else:
         print("It has no keys.\n")
@@ -116,7 +117,8 @@ def schema() -> None:
 
 
 def device(
-    name: Annotated[str, typer.Argument(help="Name of a device, or a profile file (.toml).")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(metavar="DEVICE", help="Name of a device, or a profile file (.toml).")],
+    as_json: AsJson = False,
 ) -> None:
     """Show every number of a device of the catalogue with its source."""
     from edgesim.config.device_profiles import find
@@ -124,10 +126,12 @@ def device(
     profile = find(name)
     _print_quantities(profile, as_json)
     if "battery" in profile.quantities and not as_json:
-        print(_ASKED)
+        print_prose(_ASKED)
 
 
-def link(name: Annotated[str, typer.Argument(help="Name of a link, such as lte.")], as_json: AsJson = False) -> None:
+def link(
+    name: Annotated[str, typer.Argument(metavar="LINK", help="Name of a link, such as lte.")], as_json: AsJson = False
+) -> None:
     """Show every number of a link of the catalogue with its source."""
     from edgesim.config.link_profiles import find
 
@@ -146,7 +150,7 @@ def print_devices() -> None:
         row = {"device": profile.name, "what it is": profile.title, "trust": profile.trust, "seconds": interval}
         rows.append(row | {"attained": speed} | _texts(profile, _SHOWN))
     print_table(rows, {heading: heading for heading in rows[0]})
-    print(_ASKED)
+    print_prose(_ASKED)
 
 
 def print_links() -> None:

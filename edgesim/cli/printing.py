@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def print_runs(runs: Sequence[Run], style: str = "") -> None:
     print_table(rows, shown | costs | {"host_s": "host time"}, style=style)
     for name, row in zip(names, rows, strict=True):
         if row["diverged"] and not style:
-            print(f"{name}: {divergence(row['diverged'])}")
+            print_prose(f"{name}: {divergence(row['diverged'])}")
     targets = targets_table(runs)
     if not targets.empty:
         metric = {"metric": "metric"} if "metric" in targets else {}
@@ -126,7 +127,7 @@ def print_table(
         print({"markdown": markdown, "latex": latex}[style](list(columns.values()), cells), end="\n\n")
         return
     if title:
-        print(title)
+        print_prose(title)
     texts = zip(*cells, strict=True) if cells else ([] for _ in columns)
     print_grid([GridColumn(head, list(each)) for head, each in zip(columns.values(), texts, strict=True)], keys)
 
@@ -199,6 +200,13 @@ def print_json(value: Any) -> None:
     )
 
 
+def print_prose(text: str) -> None:
+    """Print lines of prose. A terminal gets each line wrapped between words, a pipe gets it whole."""
+    width = _terminal_width()
+    for line in text.splitlines():
+        print(line if width is None else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
+
+
 def print_note(line: str) -> None:
     """Print a line to stderr, apart from results."""
     print(line, file=sys.stderr)
@@ -249,8 +257,7 @@ def print_grid(columns: Sequence[GridColumn], keys: int = 1, width: int | None =
     from rich.console import Console
     from rich.table import Table
 
-    if width is None and sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
+    width = width or _terminal_width()
     columns = [GridColumn(visible(each.heading), list(map(visible, each.cells))) for each in columns]
     for block in blocks(columns, keys, width):
         sizes = widths(block, width)
@@ -290,6 +297,11 @@ def widths(columns: Sequence[GridColumn], width: int | None) -> list[int]:
         found[place] -= 1
         excess -= 1
     return found
+
+
+def _terminal_width() -> int | None:
+    """Return the characters of a line of the terminal, None if standard output is a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _width(text: str) -> int:

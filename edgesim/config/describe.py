@@ -31,7 +31,7 @@ _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at mo
 _SECTIONS = {"failure": "failures"}  # kinds of parts whose section in a scenario has another name
 _NOTHING = {"type": "null"}  # JSON Schema of a key that is left out
 _UNITS = {"_dbm_per_hz": "dBm/Hz", "_db": "dB", "_rad": "rad", "_m": "m"}  # suffixes of keys and their units
-_WORDS = {"integer": "whole number", "boolean": "true or false", "string": "text", "object": "table"}
+_WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "table"}
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import typer
 
+from edgesim.cli.app import command_line
 from edgesim.cli.options import TableStyle, check_known, names_in, with_groups
 from edgesim.core.errors import ConfigError
 
@@ -51,3 +53,19 @@ def test_names_are_known_and_given_once() -> None:
         ConfigError, match=r"^--kind: unknown 'paretto'; did you mean 'pareto'\? \(known: heat, pareto\)$"
     ):
         check_known("--kind", "paretto", ("heat", "pareto"))
+
+
+def commands(group: Any) -> Iterator[Any]:
+    for each in group.commands.values():
+        yield each
+        yield from commands(each) if isinstance(each, typer.core.TyperGroup) else ()
+
+
+def test_help_names_no_value_of_a_flag_and_every_argument() -> None:
+    """With any version of typer: newer ones show flags as <bool> and arguments as Python names."""
+    for command in [command_line(), *commands(command_line())]:
+        for each in command.get_params(typer.Context(command)):
+            if each.param_type_name == "argument":
+                assert each.metavar and each.metavar.isupper(), each.name
+            elif each.is_flag:
+                assert each.metavar == "", each.name

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.cli.printing import GridColumn, print_grid, print_table
+from edgesim.cli.printing import GridColumn, print_grid, print_prose, print_table
 from tests.sizes import examples
 
 NUMBERS = st.one_of(st.integers(0, 10**15).map(str), st.floats(0, 1).map("{:.4f}".format), st.just("-"))
@@ -81,3 +81,22 @@ def test_a_terminal_s_width_is_kept_to(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out and "..." not in out
     assert all(f"{0.123 + i:.3g} s" in out for i in range(1, 20))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_prose_on_a_terminal_breaks_between_words(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    path = "/a/folder/whose-name/" + "x" * width
+    prose = f"The server averages their models by data size. {path} " + "Each device has a well-known share. " * 9
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    with redirect_stdout(out):
+        print_prose(f"{prose}\n\nSource: somebody.")
+    lines = out.getvalue().splitlines()
+    assert " ".join(lines[:-2]).split() == prose.split()  # no word is cut, at a hyphen neither
+    assert lines[-2:] == ["", "Source: somebody."]
+    assert all(len(line) <= width for line in lines if line != path)
+    out = io.StringIO()
+    with redirect_stdout(out):
+        print_prose(prose)
+    assert out.getvalue() == f"{prose}\n"  # a pipe gets a line whole
