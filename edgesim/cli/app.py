@@ -6,6 +6,7 @@ A command imports the modules that it needs when it runs, so that `edgesim table
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -99,4 +100,6 @@ def _flags_without_value(command: Any) -> None:
 
 def _add(app: typer.Typer, commands: Commands, panel: str | None = None) -> None:
     for name, command in commands.items():
-        app.command(name, rich_help_panel=panel)(with_groups(command))
+        paragraphs = (inspect.getdoc(command) or "").split("\n\n")  # newer versions of typer keep the breaks inside
+        text = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        app.command(name, rich_help_panel=panel, help=text)(with_groups(command))

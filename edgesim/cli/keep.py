@@ -66,7 +66,7 @@ class CheckFiles:
 def check(
     files: CheckFiles,
     goldens: Annotated[
-        list[Path] | None, typer.Argument(metavar="[GOLDEN...]", help="Folders of golden tables. Default: golden/*.")
+        list[Path] | None, typer.Argument(metavar="GOLDEN...", help="Folders of golden tables. Default: golden/*.")
     ] = None,
     update: Annotated[bool, typer.Option("--update", help="Rewrite the tables and show the changes.")] = False,
     from_: Annotated[

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from edgesim.config.plugins import meant
+from edgesim.config.plugins import known_names, meant
 from edgesim.core.errors import ConfigError
 from edgesim.files.reading import quoted
 
@@ -239,7 +239,7 @@ def order(frame: pd.DataFrame, column: str) -> list[int]:
     name = column.removeprefix("-")
     if name not in frame:
         known = [str(each) for each in frame]
-        raise ConfigError(f"--sort: no column {quoted(name)}{meant(name, known)} (known: {', '.join(known)})")
+        raise ConfigError(f"--sort: no column {quoted(name)}{meant(name, known)} ({known_names(known, '--csv')})")
     values = frame[name].reset_index(drop=True)
     if pd.to_numeric(values, errors="coerce").notna().equals(values.notna()):
         values = pd.to_numeric(values)  # labels such as 10 and 9 are texts

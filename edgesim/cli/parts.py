@@ -52,7 +52,7 @@ def list_parts(
     ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME...]", help="Show every key of these parts.", autocompletion=names_of_kind),
+        typer.Argument(metavar="NAME...", help="Show every key of these parts.", autocompletion=names_of_kind),
     ] = None,
 ) -> None:
     """List the parts that scenarios can name. A name that ends with ":" is a family, as in torchvision:resnet18."""
@@ -81,7 +81,8 @@ def kind_of(word: str) -> str:
         plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
         forms |= dict.fromkeys((kind, kind[:-1] if kind.endswith("s") else plural), kind)
     if word.lower() not in forms:
-        raise ConfigError(f"unknown kind {quoted(word)}{meant(word.lower(), forms)} (known: {', '.join(kinds())})")
+        hint = meant(word.lower(), forms) or f" (known: {', '.join(kinds())})"
+        raise ConfigError(f"unknown kind {quoted(word)}{hint}")
     return forms[word.lower()]
 
 

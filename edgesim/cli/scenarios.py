@@ -31,7 +31,7 @@ _COLUMNS = {"key": "key", "value": "value", "from": "from"}
 
 
 def new(
-    name: Annotated[Path | None, typer.Argument(metavar="[NAME]", help="The folder to create.")] = None,
+    name: Annotated[Path | None, typer.Argument(metavar="NAME", help="The folder to create.")] = None,
     template: Annotated[str, typer.Option(help="The template to copy. --list shows all.")] = USUAL,
     show_list: Annotated[bool, typer.Option("--list", help="List the templates and create nothing.")] = False,
 ) -> None:

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, InitErrorDetails, SchemaValidator, core_schema
 
 from edgesim.config import plugins as catalogue
-from edgesim.config.plugins import meant
+from edgesim.config.plugins import known_names, meant
 from edgesim.config.units import refusal
 from edgesim.core.errors import ConfigError, EdgesimError
 from edgesim.files.own_code import own_frames
@@ -120,12 +120,16 @@ def refusal_in(path: tuple[str | int, ...], message: str, found: Any = None) -> 
     return ValidationError.from_exception_data("table", [details])
 
 
-def check_keys(table: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Raise ValidationError at the first key that is not allowed, offering the nearest."""
+def check_keys(table: Mapping[str, Any], allowed: Collection[str], command: str = "") -> None:
+    """Raise ValidationError at the first key that is not allowed, offering the nearest.
+
+    `command`: lists the allowed keys, if there are many and the error offers one.
+    """
     for key in table:
         if key not in allowed:
-            names = ", ".join(allowed) or "none"
-            raise refusal_at(key, f"unknown key{meant(key, allowed)} (allowed: {names})", table[key])
+            hint = meant(key, allowed)
+            names = known_names(allowed, command) if hint and command else f"known: {', '.join(allowed) or 'none'}"
+            raise refusal_at(key, f"unknown key{hint} ({names.replace('known:', 'allowed:', 1)})", table[key])
 
 
 def read_dataclass(

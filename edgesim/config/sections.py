@@ -311,7 +311,7 @@ class SessionTable(StrictTable):
                         f"belongs to the scenario, whose world all sessions share (allowed here: {allowed})",
                         given[key],
                     )
-            check_keys(given, cls.model_fields)
+            check_keys(given, cls.model_fields, "edgesim schema")
         return given
 
     @property

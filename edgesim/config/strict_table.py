@@ -24,5 +24,5 @@ class StrictTable(BaseModel):
         if not isinstance(given, Mapping | cls):
             raise refusal(f"must be a table, got {quoted(given)}")
         if isinstance(given, Mapping):
-            check_keys(given, cls.model_fields)
+            check_keys(given, cls.model_fields, "edgesim schema")
         return given

@@ -64,7 +64,7 @@ def test_rows_are_sorted(three: Path) -> None:
         assert pd.read_csv(io.StringIO(out))["run"].tolist() == names
     assert [line.split()[0] for line in call("table", three, "--sort", "accuracy").out.splitlines()[2:5]] == names[::-1]
     assert call("table", three, "--sort", "acuracy").err.startswith(
-        "error: --sort: no column 'acuracy'; did you mean 'accuracy'? (known: run, folder, seed, "
+        "error: --sort: no column 'acuracy'; did you mean 'accuracy'? (`--csv` lists all "
     )
 
 

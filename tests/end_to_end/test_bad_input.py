@@ -65,7 +65,7 @@ CUT = "{name='link_outage', up='9 s', down='1 s'}"
 OUTSIDE = "edgesim.world.links.analytic:Ideal"
 
 KEYS = {
-    "unknown key": Bad("networc: unknown key; did you mean 'network'? (allowed: seed, name, app", ["networc.up=5"]),
+    "unknown key": Bad("networc: unknown key; did you mean 'network'? (`edgesim schema` lists all 3", ["networc.up=5"]),
     "nested key": Bad("stop.round: unknown key; did you mean 'rounds'? (allowed: rounds, accuracy", ["stop.round=3"]),
     "key of a part": Bad(
         "network.upp: unknown key; did you mean 'up'? (allowed: energy_per_bit, latency", ["network.upp=5"]
@@ -410,7 +410,7 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
             "model.name: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (`edgesim list model` lists all ",
         ),
         (["model", "lenet5", "--input", "1x8x8"], "model.name: Lenet5 needs images of at least 16x16 pixels"),
-        (["list", "metod"], "unknown kind 'metod'; did you mean 'method'? (known: data, partition, model"),
+        (["list", "metod"], "unknown kind 'metod'; did you mean 'method'?"),
         (["table", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),
         (["plot", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),
         (["diff", "taken", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),
