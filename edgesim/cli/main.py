@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from edgesim.files.reading import one_line, visible
 
 # Typer's base class of usage errors. Its module has changed between versions, its child has not.
 _UsageError: Any = typer.BadParameter.__base__
+_OFFERED_TWICE = re.compile(r"( Did you mean [^?]*\?)\1")  # by typer, and by the click below some versions of it
 _SIGPIPE_EXIT = 141  # exit code of a program that SIGPIPE has ended, as in a shell
 
 
@@ -52,7 +54,8 @@ def _exit_code(signals: Interrupts) -> int:
     except KeyboardInterrupt:
         return signals.exit_code
     except _UsageError as error:
-        frames, message = "", f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
+        said = _OFFERED_TWICE.sub(r"\1", error.format_message().rstrip("."))
+        frames, message = "", f"{said} (see {error.ctx.command_path} --help)"
     except Exception as error:
         found = told(error)
         if found is None:  # an error inside edgesim: show the traceback

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -10,6 +11,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgesim.core.metrics import ACCURACY
@@ -109,6 +111,9 @@ def print_table(
     the next block. `style`: "markdown" or "latex" for pages, without a title.
     """
 
+    rows = list(rows)
+    largest = {name: _largest(row[name] for row in rows) for name in columns}
+
     def cell(name: str, value: Any) -> str:
         if isinstance(value, str):
             return value
@@ -120,7 +125,7 @@ def print_table(
             missing = bool(pd.isna(value))
         if missing:
             return "-"
-        return f"{value:.4f}" if isinstance(value, float) and "accuracy" in name else text(name, value)
+        return f"{value:.4f}" if isinstance(value, float) and "accuracy" in name else text(name, value, largest[name])
 
     cells = [[cell(name, row[name]) for name in columns] for row in rows]
     if style:
@@ -130,6 +135,12 @@ def print_table(
         print_prose(title)
     texts = zip(*cells, strict=True) if cells else ([] for _ in columns)
     print_grid([GridColumn(head, list(each)) for head, each in zip(columns.values(), texts, strict=True)], keys)
+
+
+def _largest(values: Iterable[Any]) -> float:
+    """Return the largest finite absolute value, 0 if there is none."""
+    numbers = [abs(float(value)) for value in values if isinstance(value, Real)]
+    return max(filter(math.isfinite, numbers), default=0.0)
 
 
 def print_frame_as(frame: pd.DataFrame, style: str, title: str, keys: int, about: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ import typer
 from edgesim.cli.options import AsJson, Draws, ScenarioFile, check_known
 from edgesim.cli.printing import print_frame, print_json, print_note, print_table, records, warn, without_silent
 from edgesim.core.errors import ConfigError
-from edgesim.reports.format import heading, text
+from edgesim.reports.format import heading, texts
 
 if TYPE_CHECKING:
     from edgesim.config.origin import Layers
@@ -184,8 +184,7 @@ def estimate(file: ScenarioFile, as_json: AsJson = False, intervals: Draws = Non
             drawn += [(of, name, [row[f"{name}_{end}"] for end in _ENDS]) for name in ("seconds", "joules")]
         drawn += [("the whole run", name, [*ends]) for name, ends in found.spread_totals.items()]
         rows = [
-            {"of": of, "column": heading(name)}
-            | {end: text(name, value) for end, value in zip(_ENDS, values, strict=True)}
+            {"of": of, "column": heading(name)} | dict(zip(_ENDS, texts(name, values), strict=True))
             for of, name, values in drawn
             if values[0] != values[-1]
         ]

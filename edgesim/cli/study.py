@@ -36,7 +36,7 @@ from edgesim.cli.printing import (
     warn,
 )
 from edgesim.core.errors import ConfigError, EdgesimError
-from edgesim.reports.format import text
+from edgesim.reports.format import text, texts
 
 if TYPE_CHECKING:
     from edgesim.execution.processes import Pool
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from edgesim.studies.runs import Planned
     from edgesim.studies.study import Study, StudyCell
 
+_ENDS = ("low", "median", "high")  # of an interval over draws
 _EQUAL = 1e-9  # relative; the mean of equal numbers may differ in the last bit
 
 
@@ -263,7 +264,7 @@ def table(cells: CellsOfStudy, style: StudyTableStyle, sort: SortBy = None, inte
     drawn = clocks_of(found, found.study.columns, intervals)
     if form in ("json", "csv"):
         if drawn:
-            ends = drawn.rows.rename(columns={end: f"clock_{end}" for end in ("low", "median", "high")})
+            ends = drawn.rows.rename(columns={end: f"clock_{end}" for end in _ENDS})
             rows = rows.merge(ends, how="left", on=[*axes_of(rows), "column"])
         print_frame_as(rows, form, "", 1, {"study": name, "size": size})
         return
@@ -310,10 +311,10 @@ def clocks_of(found: MadeRuns, columns: Sequence[str], draws: int | None) -> Clo
 def print_clocks(drawn: ClockIntervals) -> None:
     """Print the intervals of a study's numbers over draws of the clocks' errors."""
     keys = [str(name) for name in drawn.rows.columns[:-3]]
-    rows = [
-        {**row, **{end: text(row["column"].partition("@")[0], row[end]) for end in ("low", "median", "high")}}
-        for row in drawn.rows.to_dict("records")
-    ]
+    rows: list[dict[Any, Any]] = []
+    for row in drawn.rows.to_dict("records"):
+        ends = texts(row["column"].partition("@")[0], [row[end] for end in _ENDS])
+        rows.append(row | dict(zip(_ENDS, ends, strict=True)))
     headings = {**dict(zip(keys, keys, strict=True)), "low": "5 %", "median": "median", "high": "95 %"}
     print_table(rows, headings, f"90 % intervals over {drawn.draws} draws of the clocks' errors", keys=len(keys))
 

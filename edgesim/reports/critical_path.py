@@ -14,7 +14,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, ON_TIME_S
 from edgesim.core.work import interval_factor
 from edgesim.records.run import RecordedRun
-from edgesim.reports.format import count, text
+from edgesim.reports.format import count, span, text
 from edgesim.reports.participation import KINDS_OF_END, by_kind
 
 NOBODY = -1  # device of a round in which no device was at work
@@ -247,10 +247,10 @@ def _clock_lines(run: RecordedRun, told: _Told) -> list[str]:
         if link["device"] < 0 or not link["compute_s"]:
             continue
         factor = interval_factor(float(spreads[link["device"]]))
-        low, middle, high = (text("_s", link["compute_s"] * times) for times in (1 / factor, 1.0, factor))
+        took_s = link["compute_s"]
         lines.append(
-            f"{_begin(told.name(link['device']))} computed for {middle}, in nine of ten draws of its clock's error "
-            f"{low} to {high} (x/: {factor:.3g})."
+            f"{_begin(told.name(link['device']))} computed for {text('_s', took_s)}, in nine of ten draws of its "
+            f"clock's error {span('_s', took_s / factor, took_s * factor)} (x/: {factor:.3g})."
         )
     return lines
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,14 +79,45 @@ def unit_for(column: str, largest: float) -> DisplayUnit:
     return max(fit, key=lambda unit: unit.size, default=units[0])
 
 
-def text(column: str, value: float | None) -> str:
-    """Return a value of a column with its unit, three significant digits ("3.42 h"), or a dash for None."""
+def unit_beside(column: str, value: float, largest: float) -> DisplayUnit:
+    """Return the unit of a value in a table or range whose largest value is given, both in base units.
+
+    It is the unit of the largest value, or a smaller one for a value that would be below 1 in it.
+    """
+    unit = unit_for(column, largest)
+    return unit if not value or abs(value) >= unit.size else unit_for(column, abs(value))
+
+
+def text(column: str, value: float | None, largest: float | None = None) -> str:
+    """Return a value of a column with its unit, three significant digits ("3.42 h"), or a dash for None.
+
+    `largest`: the largest absolute value in the same table or range; see `unit_beside`.
+    """
     if value is None:
         return "-"
-    unit = unit_for(column, abs(value))
-    in_unit = value / unit.size
-    digits = f"{in_unit:.0f}" if abs(in_unit) >= 100 else f"{in_unit:.3g}"
-    return f"{digits} {unit.symbol}".rstrip()
+    unit = unit_beside(column, value, abs(value) if largest is None else largest)
+    return f"{_short(value / unit.size)} {unit.symbol}".rstrip()
+
+
+def texts(column: str, values: Iterable[float]) -> list[str]:
+    """Return values that stand together as `text`, in the unit of the largest."""
+    values = list(values)
+    largest = max(filter(math.isfinite, map(abs, values)), default=0.0)
+    return [text(column, each, largest) for each in values]
+
+
+def span(column: str, low: float, high: float) -> str:
+    """Return a range of a column: "1.39 to 4.87 Mbit/s", "18.8 s to 4.87 min", or one value if both are shown alike."""
+    largest = max(abs(low), abs(high))
+    ends, units = texts(column, (low, high)), [unit_beside(column, each, largest) for each in (low, high)]
+    if ends[0] == ends[1]:
+        return ends[0]
+    first = _short(low / units[0].size) if units[0] == units[1] else ends[0]
+    return f"{first} to {ends[1]}"
+
+
+def _short(number: float) -> str:
+    return f"{number:.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def plain(value: float, digits: int) -> str:

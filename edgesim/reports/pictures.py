@@ -53,7 +53,7 @@ from edgesim.reports.figures import (
     shortened,
     style,
 )
-from edgesim.reports.format import text, unit_for
+from edgesim.reports.format import span, unit_for
 from edgesim.reports.groups import groups, mark, points_of
 
 # --- accuracy ---------------------------------------------------------------------------------------------------
@@ -545,8 +545,7 @@ def topology(nodes: pd.DataFrame, links: pd.DataFrame, width_in: float = 3.5) ->
         labels.append(name if number == 1 else f"{name} ({number})")
     speeds = links["bps"][np.isfinite(links["bps"])]
     if not speeds.empty:
-        low, high = text("_bps", float(speeds.min())), text("_bps", float(speeds.max()))
-        labels.append(low if low == high else f"{low} to {high}")
+        labels.append(span("_bps", float(speeds.min()), float(speeds.max())))
     with figure(width_in, width_in * 0.86 + legend_in(labels, width_in)) as drawn:
         axis = drawn.subplots()
         lines = networkx.draw_networkx_edges(graph, place, ax=axis, width=widths, edge_color="0.72")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from edgesim.cli.printing import digits, latex
-from edgesim.reports.format import plain, text
+from edgesim.cli.printing import digits, latex, print_table
+from edgesim.reports.format import plain, span, text, texts
 from edgesim.studies.values import pivoted, summarised
 from tests.calling import TINY, call
 from tests.studies.made_up import values
@@ -35,6 +36,31 @@ def test_a_mean_and_its_deviation() -> None:
 def test_minutes_below_one_are_seconds() -> None:
     """0.313 x 60 = 18.78."""
     assert text("host_minutes", 0.313) == "18.8 s" and text("host_minutes", 1.5) == "1.5 min"
+
+
+@pytest.mark.parametrize(
+    ("column", "low", "high", "says"),
+    [
+        ("_bps", 1386e3, 4.87e6, "1.39 to 4.87 Mbit/s"),
+        ("_s", 18.8, 292.2, "18.8 s to 4.87 min"),  # 0.313 min is below 1
+        ("_s", 120.0, 292.2, "2 to 4.87 min"),
+        ("energy_j", -1500.0, 2500.0, "-1.5 to 2.5 kJ"),
+        ("_s", 0.0, 7200.0, "0 to 2 h"),
+        ("_bps", 1e6, 1.0001e6, "1000 kbit/s"),
+    ],
+)
+def test_a_range_has_the_unit_of_its_largest(column: str, low: float, high: float, says: str) -> None:
+    assert span(column, low, high) == says
+
+
+def test_a_column_has_the_unit_of_its_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert texts("up_bytes", [1900, 2.5e6, 1.2e6, 0]) == ["1900 B", "2.5 MB", "1.2 MB", "0 MB"]
+    rows = [{"up_bytes": 1_940_000, "host_s": None}, {"up_bytes": np.int64(7_230_000), "host_s": 0.5}]
+    print_table(rows, {"up_bytes": "up", "host_s": "host time"})
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[2:4]] == [
+        ["1.94", "MB", "-"],
+        ["7.23", "MB", "500", "ms"],
+    ]
 
 
 def test_digits_of_frames() -> None:

@@ -353,7 +353,7 @@ def test_what_hardly_comes_or_goes_is_refused(here: Path, overrides: list[str], 
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("coordinator='sync'", "coordinator: unknown key; it is called 'protocol' now (allowed: "),
+        ("coordinator='sync'", "coordinator: unknown key; it is called 'protocol' now (`edgesim schema` lists all "),
         ("method={name='feddrop', units='all'}", "method.units: unknown key; it is called 'channels' now (allowed: "),
         (
             "method={name='afd', absent='keep_old'}",
