@@ -83,7 +83,7 @@ def compare(
     from edgesim.studies.statistics import least_p
     from edgesim.studies.study import read_labels
     from edgesim.studies.tradeoffs import name_of
-    from edgesim.studies.values import axes_of, compared, few_runs, values_of
+    from edgesim.studies.values import axes_of, compared, values_of, with_one_interval
 
     form = style.name
     labels, found = read_labels("--baseline", baseline), _made(cells)
@@ -109,10 +109,9 @@ def compare(
     if form not in ("json", "csv"):  # leave out columns that follow from others, or are empty
         empty = [name for name in ("unpaired", "unsure") if not rows[name].astype(bool).any()]
         derived = ["wins", "losses", "ties", "ratio_low", "ratio_high"]
-        shown = rows.drop(columns=[*empty, *derived]).dropna(axis="columns", how="all")
-    _print_rows(found, form, shown, f", against {baseline}", len(axes) + 1, baseline=labels)
-    if not form and (note := few_runs(rows)):
-        print(note)
+        shown = with_one_interval(rows).drop(columns=[*empty, *derived]).dropna(axis="columns", how="all")
+    title = f", against {baseline}; low to high: 95 % interval of the difference"
+    _print_rows(found, form, shown, title, len(axes) + 1, baseline=labels)
     if not form and drawn:
         sure = f"every known order holds in {SURE:.0%} or more of {intervals} draws of the clocks' errors"
         print("\n".join(told) or sure)

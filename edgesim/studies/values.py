@@ -107,6 +107,13 @@ def bounds_of(values: pd.DataFrame) -> dict[str, float]:
     return {str(name): least_bound(*readings_of(part)) for name, part in values.groupby("column", sort=False)}
 
 
+def with_one_interval(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of `compared` with one interval, low and high: by Student's t for fewer than ENOUGH_RUNS pairs."""
+    few = rows["pairs"] < ENOUGH_RUNS
+    ends = {end: rows[end].where(~few, rows[f"t_{end}"]) for end in ("low", "high")}
+    return rows.assign(**ends).drop(columns=["t_low", "t_high"])
+
+
 def few_runs(rows: pd.DataFrame) -> str:
     """Return a warning about BCa intervals of a table from `summarised` or `compared`; "" with enough runs."""
     counts = "runs" if "runs" in rows else "pairs"

@@ -98,8 +98,12 @@ def test_tables_of_all_formats(studied: Path) -> None:
     few = ("--only", "radio=low,selection.count=1", "--runs", studied / "runs")
     words = ("study", "compare", studied / "study.toml", "--baseline", "method=fedavg", *few)
     shown = call(*words).out
-    assert shown.startswith("tiny (quick), against method=fedavg\n") and "p_holm" in shown and "unpaired" not in shown
-    assert "of fewer than 30 pairs they cover less" in shown
+    assert (
+        shown.startswith("tiny (quick), against method=fedavg; low to high: 95 % interval of the difference\n")
+        and "p_holm" in shown
+        and "unpaired" not in shown
+    )
+    assert "t_low" not in shown and "cover less" not in shown  # the interval that is right stands alone
     table = pd.read_csv(io.StringIO(call(*words, "--csv").out))
     assert len(table) == 2 and {"difference", "low", "high", "ratio", "p_better", "p_value", "p_holm"} <= set(table)
     assert call(*words, "--markdown").out.startswith("| method | radio | selection.count | column | pairs |")
