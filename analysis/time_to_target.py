@@ -1,4 +1,4 @@
-"""What does a target accuracy take, on average over seeds? Usage: python analysis/time_to_target.py RUN..."""
+"""What does a target accuracy take, as a mean over seeds? Usage: python analysis/time_to_target.py RUN..."""
 
 from pathlib import Path
 
@@ -13,12 +13,16 @@ COSTS = ["round", "sim_time_s", "energy_j", "active_j", "participant_j", "up_byt
 
 
 def main(runs: list[Path]) -> None:
-    """Print CSV: for each scenario and target the runs, how many reached it, and the mean cost of those that did."""
+    """Print CSV: for each scenario and target the runs, how many reached it, and mean costs if all of them did.
+
+    A mean over the runs that succeeded would be too low: docs/explanation/statistics.md.
+    """
     labels = groups([opened(folder) for folder in runs])
     table = pd.concat([targets_table([run]).assign(scenario=label) for run, label in labels.items()])
     by_target = table.groupby(["scenario", "target"])
     counts = by_target["round"].agg(runs="size", reached="count")
-    print(counts.join(by_target[COSTS].mean()).to_csv(float_format="%.6g"), end="")
+    means = by_target[COSTS].mean().where(counts["reached"] == counts["runs"])
+    print(counts.join(means).to_csv(float_format="%.6g"), end="")
 
 
 if __name__ == "__main__":
