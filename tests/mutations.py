@@ -272,7 +272,7 @@ MUTATIONS = (
         ("reports",),
     ),
     Mutation(
-        "joules are shown in the wrong unit", "in_unit = value / unit.size", "in_unit = value", ("reports", "cli")
+        "joules are shown in the wrong unit", "{_short(value / unit.size)}", "{_short(value)}", ("reports", "cli")
     ),
     Mutation(
         "Holm's correction is Bonferroni's",
