@@ -18,6 +18,22 @@ from tests.docs.pages import ROOT, Block, Reader, blocks_of
 
 README = ROOT / "README.md"
 MOST_BYTES = 7000
+VERDICTS = ("reproduced", "same order", "refuted")  # of docs/explanation/claims.md
+# Figures of the README and how the page that they come from has them.
+FIGURES = {
+    "device_times": {
+        "outside the fit are 8.2 % off": r"Raspberry Pi 4: mean error \| 8\.2 %",
+        "95.1 % of the Pi 4's times lie within 25 %": r"Raspberry Pi 4: within 25 % \| 95\.1 %",
+    },
+    "validation": {"198 rows, none failed": "198 rows, none failed"},
+    "decisions": {
+        "39 % less time": r"first 15 of 20.* 39 % less time",
+        "Boards first, then cables": "Boards first, then cables",
+    },
+    "performance": {"[0.53]": r"W1, round: edgesim, 2 workers \| [^|]*\| s \| 0\.533 .*\| bare loop, 2 processes"},
+    "independent_checks": {"within 1e-5": "within 1e-5"},
+    "claims": {},
+}
 
 
 def titled(page: Path, title: str) -> Block:
@@ -37,16 +53,22 @@ def test_what_it_links_to_is_there() -> None:
     assert [link for link in links if not (ROOT / link).is_file()] == []
 
 
-def test_its_numbers_of_the_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share of late jobs in its text is that of the run of its scenario."""
-    monkeypatch.chdir(tmp_path)
-    scenario = {**tomllib.loads(titled(README, "first.toml").text), "backend": "null"}
-    run = edgesim.run(scenario)
-    sensors = run.devices.set_index("device")["kind"].eq("sensor")
-    late = run.jobs["outcome"].eq("late")[run.jobs["device"].map(sensors)].mean()
-    text = README.read_text(encoding="utf-8")
-    assert f"sensors in this run {100 * late:.1f} % are late" in " ".join(text.split())
-    fewest = re.search(r"edgesim ships more than (\d+) methods", text)
+def test_its_figures_are_those_of_the_pages() -> None:
+    """What the README says of measurements stands on the page that it links to."""
+    said = " ".join(README.read_text(encoding="utf-8").split())
+    pages = {name: (ROOT / f"docs/explanation/{name}.md").read_text(encoding="utf-8") for name in FIGURES}
+    for name, figures in FIGURES.items():
+        for here, there in figures.items():
+            assert here in said
+            assert re.search(there, pages[name]), (name, there)
+    rivals = re.findall(r"^\| `\w+` \| rival \|", pages["independent_checks"], re.MULTILINE)
+    assert f"{len(rivals)} methods have the weights of Flower or fluke" in said
+    verdicts = {word: sum(map(int, re.findall(rf"(\d+) {word}", pages["claims"]))) for word in VERDICTS}
+    of_all = re.search(r"^(\d+) claims:", pages["claims"], re.MULTILINE)
+    assert of_all is not None
+    claims = "{}, {reproduced} are reproduced, {same order} in the same order, {refuted} refuted"
+    assert claims.format(of_all[1], **verdicts) in said
+    fewest = re.search(r"edgesim ships more than (\d+) methods", said)
     assert fewest is not None and 0 < len(places_of("method")) - int(fewest[1]) <= 10
 
 
