@@ -27,7 +27,7 @@ WRITTEN = (
     "docs/reference/foreign_code.md",
 )
 
-_HEADLESS = re.compile(r"(?:what|whether|who|whoever|whose|whatever|of)\b(?!.*\?$)", re.IGNORECASE | re.DOTALL)
+_HEADLESS = re.compile(r"(?:what|whether|who|whom|whoever|whose|whatever|of)\b(?!.*\?$)", re.IGNORECASE | re.DOTALL)
 _QUESTION = re.compile(r"(?:how|which|why|when|where)\b(?!.*\?$)", re.IGNORECASE | re.DOTALL)
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:e\.g|i\.e|et al|cf|vs|etc|resp|approx|Fig|Figs|Eq|Eqs|Sec|Tab|No|pp|p|Dr|T|[A-Z])\.$"
