@@ -85,3 +85,6 @@ def test_one_seed_becomes_a_report(name: str, tmp_path: Path, monkeypatch: pytes
     page = html.unescape(Path("report.html").read_text("utf-8")).replace("\u00a0", " ")
     assert load_study(Path("study.toml")).question in page
     assert "Cost and carbon" in page and "EUR" in page
+    text = re.sub(r"<(style|script).*?</\1>|<[^>]+>", "", page, flags=re.DOTALL)
+    assert "nothing consumes energy" not in text.lower()  # fleet blocks have their own energy, which the page counts
+    assert re.findall(r"\de[+-]\d|EUR/J|g/J", text) == []  # display units everywhere
