@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,6 @@ from edgesim.config.display_names import display_name
 from edgesim.config.plugins import PACKAGES, is_outside
 from edgesim.core.errors import ConfigError
 from edgesim.core.work import interval_factor
-from edgesim.reports.format import text
 from edgesim.reports.html.content import Level
 from edgesim.reports.load import Run
 from edgesim.studies.decision import level
@@ -109,11 +109,12 @@ def _device(block: Mapping[str, Any], sections: set[str]) -> dict[str, str]:
     if "cpu" in sections and cpu:
         speed = _speed(cpu)
         facts["what it is"] = profile.title if profile else ""
-        facts["speed"] = value_words(cpu["flops_per_s"], "FLOP/s") if speed is None else text("flops_per_s", speed)
+        facts["speed"] = value_words(speed, "FLOP/s")
     if "energy" in sections and (energy := block.get("energy")) and energy.get("name") != "none":
         watts = [("idle", "idle"), ("busy", "computing")]
         known = [f"{value_words(energy[key], 'W')} {word}" for key, word in watts if energy.get(key) is not None]
-        facts["power"] = ", ".join(known) or section_words("energy", energy)
+        model = [] if energy.get("busy") is not None else [f"computing by the model {energy['name']}"]
+        facts["power"] = ", ".join([*known, *model])
     if "network" in sections and (network := block.get("network")):
         ways = [(key, "bit/s") for key in ("up", "down")]
         known = [f"{value_words(network[key], unit)} {key}" for key, unit in ways if network.get(key) is not None]
@@ -132,17 +133,17 @@ def _device(block: Mapping[str, Any], sections: set[str]) -> dict[str, str]:
     return {key: said for key, said in facts.items() if said}
 
 
-def _speed(cpu: Mapping[str, Any]) -> float | None:
-    """Return the FLOP/s of a block's processor; None if they are drawn from a distribution."""
-    given = cpu.get("flops_per_s")
-    if given is not None:
-        return float(given) if isinstance(given, int | float) else None
-    product = 1.0
-    for key in _PRODUCT:
-        if not isinstance(cpu.get(key), int | float):
-            return None
-        product *= cpu[key]
-    return product
+def _speed(cpu: Mapping[str, Any]) -> Any:
+    """Return the FLOP/s of a block's processor, or the distribution from which each device draws them."""
+    if cpu.get("flops_per_s") is not None:
+        return cpu["flops_per_s"]
+    numbers = [cpu[key] for key in _PRODUCT if isinstance(cpu.get(key), int | float)]
+    drawn = [cpu[key] for key in _PRODUCT if isinstance(cpu.get(key), Mapping)]
+    factor = math.prod(numbers)
+    if len(drawn) != 1:
+        return factor if not drawn else "drawn"
+    [(kind, values), *_] = drawn[0].items()
+    return {kind: [factor * values[0], values[1]] if kind == "log_normal" else [factor * each for each in values]}
 
 
 def _profile(cpu: Mapping[str, Any]) -> device_profiles.Profile | None:
@@ -151,7 +152,7 @@ def _profile(cpu: Mapping[str, Any]) -> device_profiles.Profile | None:
     if board not in device_profiles.names():
         return None
     profile = device_profiles.find(board)
-    same = speed is not None and abs(speed / profile.flops_per_s - 1) < _NEAR
+    same = isinstance(speed, int | float) and abs(speed / profile.flops_per_s - 1) < _NEAR
     return profile if same else None
 
 

@@ -13,7 +13,7 @@ from edgesim.config.scenario import Scenario
 from edgesim.config.sections import Encodings
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
-from edgesim.reports.format import text
+from edgesim.reports.format import text, unit_for
 
 _SUFFIXES = {
     "s": "_s", "W": "_w", "J": "_j", "byte": "_bytes", "bit/s": "_bps", "Hz": "_hz", "FLOP/s": "flops_per_s",
@@ -70,11 +70,13 @@ def value_words(value: Any, unit: str = "") -> str:
     """Return a value of a scenario in display units. A long list of numbers is its range and its length."""
     if _is_distribution(value):
         [kind, given], *_ = value.items()
-        factor = kind == "log_normal"  # its second number
-        ends = [value_words(each, "" if factor and place else unit) for place, each in enumerate(given)]
-        if kind.endswith("normal"):
-            return f"{ends[0]} ({kind.replace('_', '-')}, {ends[1]})"
-        return f"{kind.replace('_', '-')}({', '.join(ends)})"
+        shape = kind.replace("_", "-")
+        if kind.endswith("normal"):  # the second number of a log-normal distribution is a factor
+            return f"{value_words(given[0], unit)} ({shape}, {value_words(given[1], unit if kind == 'normal' else '')})"
+        if kind == "choice":
+            return f"{value_words(given, unit)} ({shape})"
+        shown = unit_for(_SUFFIXES.get(unit, ""), max(map(abs, given)))
+        return f"{given[0] / shown.size:.3g} to {given[1] / shown.size:.3g} {shown.symbol} ({shape})".replace("  ", " ")
     if isinstance(value, list | tuple):
         if len(value) <= _LONGEST:
             return ", ".join(value_words(each, unit) for each in value)

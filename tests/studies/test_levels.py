@@ -60,3 +60,13 @@ def test_a_speed_of_the_scenario_has_no_trust(tmp_path: Path) -> None:
     [block] = levels_of(runs, {})[FLEET]
     assert block.facts["speed"] == "5 GFLOP/s" and block.facts["source"] == "set by the scenario"
     assert "trust" not in block.facts and block.caution == ""
+
+
+def test_a_speed_that_is_drawn_has_its_range() -> None:
+    """By hand: 2 GHz x 4 cores x 2 FLOP x 0.002 to 0.006, and 600 MHz x 1 x 2 x 0.01 to 0.03."""
+    manifest = {"scenario": load_scenario("edgesim:quickstart", []).canonical()}
+    runs: Any = [(SimpleNamespace(group={}), SimpleNamespace(manifest=manifest))]
+    phone, node = levels_of(runs, {})[FLEET]
+    assert phone.facts["speed"] == "32 to 96 MFLOP/s (uniform)" and node.facts["speed"] == "12 to 36 MFLOP/s (uniform)"
+    assert phone.facts["rate"] == "1 to 5 Mbit/s (uniform) up, 10 Mbit/s down, latency 20 ms"
+    assert phone.facts["power"] == "500 mW idle, computing by the model cpu"

@@ -36,7 +36,9 @@ def test_keys_that_differ_are_shown_alone() -> None:
     [
         (2e7, "bit/s", "20 Mbit/s"),
         ({"log_normal": [6e6, 0.6]}, "bit/s", "6 Mbit/s (log-normal, 0.6)"),
-        ({"uniform": [1.0, 90.0]}, "s", "uniform(1 s, 90 s)"),
+        ({"uniform": [1.0, 90.0]}, "s", "1 to 90 s (uniform)"),
+        ({"uniform": [1e6, 5e6]}, "bit/s", "1 to 5 Mbit/s (uniform)"),
+        ({"choice": [1.0, 2.0]}, "", "1, 2 (choice)"),
         ("7.777777777777778e-08 EUR/J", "", "0.28 EUR/kWh"),
         ("5e-10 EUR/byte", "", "0.5 EUR/GB"),
         ([0.8, 0.9], "", "0.8, 0.9"),

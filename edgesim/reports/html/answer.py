@@ -119,7 +119,8 @@ class _Told:
     def around(self, column: str, row: _Row) -> str:
         """Return the middle of a row of a summary with its interval in brackets."""
         value, low, high = middle(row)
-        known = interval(column, low, high, value, self.findings.currency) if low < high else ""
+        several = row["runs"] > 1 and low < high
+        known = interval(column, low, high, value, self.findings.currency) if several else ""
         return self.amount(column, value) + (f" [{known}]" if known else "")
 
     def gap(self, column: str, found: _Row) -> str:
