@@ -75,8 +75,8 @@ def value_words(value: Any, unit: str = "") -> str:
             return f"{value_words(given[0], unit)} ({shape}, {value_words(given[1], unit if kind == 'normal' else '')})"
         if kind == "choice":
             return f"{value_words(given, unit)} ({shape})"
-        shown = unit_for(_SUFFIXES.get(unit, ""), max(map(abs, given)))
-        return f"{given[0] / shown.size:.3g} to {given[1] / shown.size:.3g} {shown.symbol} ({shape})".replace("  ", " ")
+        of = unit_for(_SUFFIXES.get(unit, ""), max(map(abs, given)))
+        return f"{given[0] / of.size:.3g} to {given[1] / of.size:.3g} {of.symbol}".rstrip() + f" ({shape})"
     if isinstance(value, list | tuple):
         if len(value) <= _LONGEST:
             return ", ".join(value_words(each, unit) for each in value)

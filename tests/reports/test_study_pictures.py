@@ -103,7 +103,7 @@ def test_its_report(study):
     page = (study / "it.html").read_text(encoding="utf-8")
     assert "<h1>Which method gets to 5\u00a0% first?</h1>" in page
     assert "edgesim study run two.toml --size quick" in page
-    assert "fedprox, lr 0.1" in page and "Wilcoxon" in page and "against fedprox, lr 0.1" in page
+    assert "FedProx, lr 0.1" in page and "Wilcoxon" in page and "against FedProx, lr 0.1" in page
     assert "Federated Optimization in Heterogeneous Networks" in page  # a source of the catalogue
 
 

@@ -173,7 +173,7 @@ def test_a_quiet_run_warns_too_and_its_report(write) -> None:
     assert done.out == "one\n" and done.err == f"{WARNED}\n"
     assert edgesim.open("one").manifest["warnings"] == [WARNED.removeprefix("warning: ")]
     call("report", "one", "--out", "one.html")
-    assert Path("one.html").read_text().count("Warning: network: has no effect") == 1
+    assert Path("one.html").read_text().count("Network: has no effect") == 1
 
 
 def test_a_replay_warns_of_what_it_was_told_in_vain(write) -> None:
