@@ -71,11 +71,17 @@ def put_back() -> Iterator[None]:
             setattr(owner, name, value)
         for each, content in lists:
             each[:] = content
+        failed = []
         for setting, value in settings:
-            if setting.read() != value:
-                setting.write(value)
+            try:
+                if setting.read() != value:
+                    setting.write(value)
+            except Exception as error:  # such as of a folder that is gone; what comes after is put back all the same
+                failed.append(error)
         _put_back_loggers(loggers)
         _put_back_handlers(handlers)
+        if failed:
+            raise failed[0]
 
     with warnings.catch_warnings():
         try:

@@ -80,9 +80,13 @@ def test_a_process_that_cannot_be_put_back_is_one_line(tmp_path, monkeypatch):
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    alarm = signal.getsignal(signal.SIGALRM)
     with pytest.raises(EdgesimError, match="has broken its process: FileNotFoundError"), put_back():
         os.chdir(tmp_path)
         folder.rmdir()
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        sys.setrecursionlimit(5000)
+    assert signal.getsignal(signal.SIGALRM) is alarm and sys.getrecursionlimit() != 5000  # the rest is put back
 
 
 @pytest.mark.parametrize("name", ["get_num_threads", "is_grad_enabled", "get_default_dtype"])
