@@ -4,7 +4,11 @@
 (() => {
   "use strict";
 
+  const MOST_CHOICES = 12; // a column of more different numbers is no list to choose from
+
   const said = (cell) => cell.textContent.trim();
+
+  const toNumber = (text) => Number(text.replaceAll(",", ""));
 
   // Numbers by size, before words in their order.
   const inOrder = (a, b) => {
@@ -19,12 +23,26 @@
     return label;
   }
 
-  function chooser(rows, column) {
+  function chooser(values) {
     const select = document.createElement("select");
-    const values = new Set(rows.map((row) => said(row.cells[column])));
     select.add(new Option("all", ""));
-    for (const value of [...values].filter(Boolean).sort(inOrder)) select.add(new Option(value, value));
+    for (const value of [...values].sort(inOrder)) select.add(new Option(value, value));
     return select;
+  }
+
+  // Returns the control of a column and whether a cell fits it: columns of many numbers have an upper bound to type.
+  function filterOf(rows, column) {
+    const values = new Set(rows.map((row) => said(row.cells[column])).filter(Boolean));
+    if (values.size <= MOST_CHOICES || [...values].some((value) => isNaN(toNumber(value)))) {
+      const select = chooser(values);
+      return { control: select, fits: (row) => !select.value || said(row.cells[column]) === select.value };
+    }
+    const most = document.createElement("input");
+    most.type = "number";
+    most.step = "any";
+    most.min = "0";
+    const isLow = (row) => toNumber(said(row.cells[column])) <= Number(most.value);
+    return { control: most, fits: (row) => !most.value || isLow(row), note: " at most" };
   }
 
   function csvLink(path) {
@@ -42,7 +60,7 @@
     const columns = (box.dataset.select || "").split(",").filter(Boolean).map((number) => Number(number) - 1);
     const text = document.createElement("input");
     text.type = "search";
-    const chosen = columns.map((column) => [column, chooser(rows, column)]);
+    const chosen = columns.map((column) => ({ column, ...filterOf(rows, column) }));
     const count = document.createElement("span");
     count.setAttribute("role", "status");
 
@@ -52,7 +70,7 @@
       for (const row of rows) {
         const content = row.textContent.toLowerCase();
         const fits = words.every((word) => content.includes(word)) &&
-          chosen.every(([column, select]) => !select.value || said(row.cells[column]) === select.value);
+          chosen.every((each) => each.fits(row));
         row.hidden = !fits;
         shown += fits;
       }
@@ -62,7 +80,8 @@
     const bar = document.createElement("div");
     bar.className = "filters";
     bar.append(labelled("Find", text));
-    for (const [column, select] of chosen) bar.append(labelled(said(table.tHead.rows[0].cells[column]), select));
+    for (const { column, control, note = "" } of chosen)
+      bar.append(labelled(said(table.tHead.rows[0].cells[column]) + note, control));
     bar.append(count);
     if (box.dataset.csv) bar.append(csvLink(box.dataset.csv));
     bar.addEventListener("input", update);

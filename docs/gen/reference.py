@@ -8,19 +8,19 @@ from __future__ import annotations
 import inspect
 import io
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, get_args
 
-from writing import code, escaped, keys_with_comments, sentence, table, words_with_comments
+import method_pages
+from writing import background, code, escaped, keys_table, keys_with_comments, sentence, table, words_with_comments
 
 from edgesim.cli.app import command_line
 from edgesim.cli.parts import print_devices, print_links
 from edgesim.config import scenario
-from edgesim.config.describe import KeyFacts, PartFacts, describe, keys_of
-from edgesim.config.plugins import AROUND, PACKAGES, find, places_of, plugins_of
+from edgesim.config.describe import KeyFacts, describe, keys_of
+from edgesim.config.plugins import AROUND, PACKAGES, find, places_of
 from edgesim.core import job
 from edgesim.core.encoding import Encoding
 from edgesim.core.local_sgd import Training
@@ -44,6 +44,7 @@ _SECTIONS: Mapping[str, tuple[str, Any]] = {
     "fleet": ("`[[fleet]]`, once for each kind of device", scenario.FleetBlock),
     "cpu": ("`cpu = { ... }` of a block of the fleet", scenario.Cpu),
 }
+_KINDS = [kind for kind in PACKAGES if kind != "method"]  # a method has a page of its own
 _OWN_SECTIONS = set(_SECTIONS) - {"The scenario"}
 _SINGULAR = {"failures": "failure"}
 
@@ -51,11 +52,11 @@ _SINGULAR = {"failures": "failure"}
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the path below docs/ and the Markdown of every generated page."""
     yield "index.md", _home()
-    yield "reference/methods.md", _methods()
+    yield from method_pages.pages()
     yield "reference/scenario.md", _scenario()
     yield "reference/commands.md", _commands()
-    yield "reference/options/SUMMARY.md", "".join(f"* [{kind}]({kind}.md)\n" for kind in PACKAGES)
-    for kind in PACKAGES:
+    yield "reference/options/SUMMARY.md", "".join(f"* [{kind}]({kind}.md)\n" for kind in _KINDS)
+    for kind in _KINDS:
         yield f"reference/options/{kind}.md", _kind(kind)
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
@@ -74,23 +75,7 @@ def _home() -> str:
     return text.replace("](docs/", "](")
 
 
-# --- methods and their options ------------------------------------------------------------------------------
-
-
-def idea_of(method: str) -> str:
-    """Return a method's idea: the first paragraph of its module's docstring, without the name."""
-    doc = inspect.cleandoc(sys.modules[plugins_of("method")[method].__module__].__doc__ or "")
-    return " ".join(doc.partition("\n\n")[0].split()).partition(": ")[2]
-
-
-def _methods() -> str:
-    rows = []
-    for name in plugins_of("method"):
-        found = describe("method", name)
-        early = " *(experimental)*" if "Experimental:" in found.what else ""
-        link = f"[`{name}`](options/method.md#{name})"
-        rows.append((link, escaped(sentence(idea_of(name))) + early, escaped(found.source)))
-    return f"# Methods\n\n{_HEAD}\n{table(('method', 'idea', 'source'), rows)}"
+# --- options of plug-ins --------------------------------------------------------------------------------------
 
 
 def _kind(kind: str) -> str:
@@ -103,7 +88,7 @@ def _kind(kind: str) -> str:
 
 def _beside(cls: type) -> str:
     """Return the section about keys that tables of a kind may have beside those of their part."""
-    return f"## {cls.__name__}\n\n{escaped(sentence(inspect.getdoc(cls) or ''))}\n\n{_keys(keys_of(cls))}"
+    return f"## {cls.__name__}\n\n{escaped(sentence(inspect.getdoc(cls) or ''))}\n\n{keys_table(keys_of(cls))}"
 
 
 def _part(kind: str, name: str) -> str:
@@ -112,8 +97,8 @@ def _part(kind: str, name: str) -> str:
     if found.source:
         pieces.append(f"Source: {escaped(found.source)}\n")
     pieces.append(f"```toml\n{found.example}\n```\n")
-    pieces.append(_keys(found.keys) if found.keys else "It has no keys.\n")
-    return "\n".join([*pieces, *_background(found)])
+    pieces.append(keys_table(found.keys) if found.keys else "It has no keys.\n")
+    return "\n".join([*pieces, background(found.keys)])
 
 
 def _paragraphs(kind: str, name: str) -> Iterator[str]:
@@ -121,21 +106,6 @@ def _paragraphs(kind: str, name: str) -> Iterator[str]:
     doc = inspect.getdoc(find(kind, name)[0]) or ""
     for paragraph in re.split(r"\n\s*\n", doc.partition("Source: ")[0].strip()):
         yield f"{escaped(sentence(' '.join(paragraph.split())))}\n"
-
-
-def _keys(keys: tuple[KeyFacts, ...]) -> str:
-    rows = [
-        (code(key.key), escaped(key.type), code(key.default), key.unit, escaped(sentence(key.meaning))) for key in keys
-    ]
-    return table(("key", "type and range", "default", "unit", "meaning"), rows)
-
-
-def _background(found: PartFacts) -> Iterator[str]:
-    said = [key for key in found.keys if key.background]
-    if said:
-        yield "What the sources say:\n"
-        yield from (f"- `{key.key}`: {escaped(key.background)}" for key in said)
-        yield ""
 
 
 # --- the other keys of a scenario ---------------------------------------------------------------------------
@@ -154,7 +124,8 @@ def _scenario_row(key: KeyFacts) -> tuple[str, ...]:
     kind, type_, default = _SINGULAR.get(key.key, key.key), escaped(key.type), code(key.default)
     if kind in PACKAGES and not key.unit:
         several = " or a list of them" if kind in ("failure", "availability") else ""
-        type_ = f"one of [{kind}](options/{kind}.md){several}"
+        page = "methods.md" if kind == "method" else f"options/{kind}.md"
+        type_ = f"one of [{kind}]({page}){several}"
         named = re.search(r'name = "(\w+)"', key.default)
         default = code(f'"{named[1]}"') if named else default
     elif key.key in _OWN_SECTIONS:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from edgesim.config.describe import KeyFacts
+
 _CODE = re.compile(r"(`[^`]+`)")
 
 
@@ -35,6 +37,20 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of cells that are Markdown already."""
     lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def keys_table(keys: Iterable[KeyFacts]) -> str:
+    """Return the table of a part's keys."""
+    rows = [
+        (code(key.key), escaped(key.type), code(key.default), key.unit, escaped(sentence(key.meaning))) for key in keys
+    ]
+    return table(("key", "type and range", "default", "unit", "meaning"), rows)
+
+
+def background(keys: Iterable[KeyFacts]) -> str:
+    """Return the list of what the sources say about keys, "" if the part's class says nothing of them."""
+    said = [f"- `{key.key}`: {escaped(key.background)}\n" for key in keys if key.background]
+    return "".join(["What the sources say:\n\n", *said]) if said else ""
 
 
 def code(text: str) -> str:

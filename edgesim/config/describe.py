@@ -25,6 +25,7 @@ from pydantic import BaseModel
 
 from edgesim.config import plugins as catalogue
 from edgesim.config.plugin_fields import PartOf, adapter_of, plain
+from edgesim.core.limits import MOST_COUNT
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`(\"\[])")
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
@@ -152,7 +153,8 @@ def _word(form: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         return "path"
     if form.get("description", "").startswith("a distribution"):
         return "distribution"
-    bounds = [f"{word} {form[bound]:g}" for bound, word in _BOUNDS.items() if bound in form]
+    said = {bound: form[bound] for bound in _BOUNDS if bound in form and abs(form[bound]) < MOST_COUNT}
+    bounds = [f"{_BOUNDS[bound]} {value:g}" for bound, value in said.items()]  # larger ones only keep numbers finite
     name = _WORDS.get(form.get("type", ""), form.get("type", "any value"))
     return " ".join([name, " and ".join(bounds)]).strip()
 

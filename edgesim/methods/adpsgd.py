@@ -37,6 +37,8 @@ class ADPSGD(OwnClockMethod):
     applied, running statistics included. `training.local_epochs` and `local_steps` have no effect. All peers must hear
     each other, because both change. A model that is not finite is not averaged. In the paper a device may also average
     while it computes. Here it averages afterwards, in the order of the algorithm.
+
+    Family: peers. Formula: `X_i, X_j <- (X_i + X_j) / 2, then X_i <- X_i - lr g_i(x^)`. Paper: arXiv 1710.06952.
     """
 
     steps: Count = 1

@@ -62,6 +62,8 @@ class AEDFL(OwnClockMethod):
     ERK divides it among tensors. A weight is mixed over the models that have it, in which it is not 0. The bytes that
     zeros save depend on `encoding.up`, the FLOPs on `cost`, as for other sparse methods. Models that are not finite
     are left out.
+
+    Family: peers. Formula: `mix_i = sum_k p_k X_k, p_k ~ m_k exp(v_k) / (s_k + 1)^a, then local SGD from mix_i`.
     """
 
     fan_in: Count | None = None  # neighbours whose models a device fetches for a job, at random; unset: all

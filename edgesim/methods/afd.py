@@ -50,6 +50,9 @@ class AFD(MeanByEntry):
     units.
 
     The paper does not specify the mean over devices for `"single"`. Here it goes by data size.
+
+    Family: smaller networks. Formula: `score_u <- score_u + (loss before - loss now) / loss before for the units u that
+    a device trained`. Paper: arXiv 2011.04050.
     """
 
     rate: Annotated[float, Ge(0), Lt(1)] = 0.25

@@ -44,6 +44,8 @@ class APFL(FedAvg):
     bit. Keys of the average: see FedAvg.
 
     Momentum, weight decay and clipping of `training` are refused, because the steps of v have none.
+
+    Family: personal models. Formula: `v <- v - lr alpha g(alpha v + (1 - alpha) w); w as in FedAvg`.
     """
 
     alpha: Share = 0.5

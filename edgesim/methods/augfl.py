@@ -75,6 +75,8 @@ class AugFL(Method):
     after one step of adaptation. `evaluation.personal` tests the model that a device adapted at its last turn, one step
     from the model that it then received and not from the newest global model. Both gradients of a difference use the
     same dropout.
+
+    Family: personal models. Formula: `th <- mean_i(th_i + y_i / rho) - lam grad R / (rho n)`.
     """
 
     alpha: PositiveFactor = 0.05

@@ -58,6 +58,9 @@ class BEER(Method):
     On an expander of degree 10 the Metropolis weights are the 1/11 of the comparison. The paper does not specify
     devices that miss a message. Here all devices then send model and tracker whole, which costs far more bytes.
     Graphs that are drawn anew every round are refused.
+
+    Family: peers. Formula: `X <- X + gamma sum_j W_ij (H_j - H_i) - lr V; V <- V + gamma sum_j W_ij (G_j - G_i) + new
+    gradient - old gradient`. Paper: arXiv 2201.13320.
     """
 
     mode: Literal["original", "authors"] = "original"

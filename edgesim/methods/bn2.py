@@ -35,6 +35,9 @@ class BN2(Method):
     data size. Of equal norms the lowest id wins. If there are no more than `keep`, all are asked.
     `rank_by`: "step", the norm over the SGD steps that a device took, as more data make longer moves; or the "norm".
     The metrics have every `norm`, and `chosen`, 1 for a device that was chosen and delivered, else 0.
+
+    Family: selection of updates. Formula: `w <- sum_(k in S) n_k w_k / sum_(k in S) n_k, where S are the devices with
+    the largest update norms`. Paper: arXiv 2105.07066.
     """
 
     keep: Count = 10

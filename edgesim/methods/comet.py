@@ -53,6 +53,9 @@ class Comet(PublicAnswers):
     Differs: the server's message and the draw of public samples are from memory and were not checked against the text.
     Clusters are formed from the devices of a round. A step holds activations of two batches, its own and the public
     one, but `memory` is priced for one.
+
+    Family: distillation. Formula: `loss_k = CE + lam mean_x |z_k(x) - mean_(j in cluster of k) z_j(x)|^2 on public
+    samples x`.
     """
 
     public_samples: Count = 500  # training samples, used without labels, that all devices have

@@ -85,6 +85,9 @@ class DADPFL(Method):
     priced by the old mask until it delivers. Any `peers` will do. A `reuse` above the number of neighbours is refused.
     The paper's settings of local work go into `training`: 5 epochs, batch 128, lr 0.1, decay 0.998 (0.997 in the
     scripts for HAM10000), weight decay 5e-4.
+
+    Family: peers. Formula: `w_i <- m_i (sum_j m_j w_j) / (sum_j m_j), over own and received models, some of them of
+    this round`.
     """
 
     preset: Literal["paper", "paper_literal", "authors"] = "paper"

@@ -36,6 +36,9 @@ class DepthFL(Method):
     blocks and exits by name. The loss is the sum over the exits of their cross-entropy and the mean KL divergence to
     the others, without a gradient through these, times exp(-5 (1 - t/T)^2) in round t = 0, 1, ... up to
     T = `rampup_rounds`, 1 from then on. These losses, a few numbers a class, are not priced; the exits themselves are.
+
+    Family: smaller networks. Formula: `loss = sum_i (CE_i + a_t mean_(j != i) KL(q_j, q_i)) over the exits i of a
+    device`.
     """
 
     distil: bool = True  # exits also learn from each other

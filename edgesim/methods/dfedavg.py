@@ -19,7 +19,10 @@ from edgesim.methods.decentralised.base import PeerMethod, mixed, sent_and_kept
 
 @dataclass(frozen=True, kw_only=True)
 class DFedAvg(PeerMethod):
-    """Peers without a server mix models with neighbours, then train from the mix. Keys: see PeerMethod."""
+    """Peers without a server mix models with neighbours, then train from the mix. Keys: see PeerMethod.
+
+    Family: peers. Formula: `x_i <- sum_j W_ij x_j, then local SGD from x_i`. Paper: arXiv 2104.11375.
+    """
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every reachable device to train. Raises ConfigError if the graph does not fit the mixing."""

@@ -50,6 +50,9 @@ class DFedAvgM(MixingMethod):
     The released code keeps a device's trained model and adds the mean increment to it, which includes its own. This is
     not followed. An increment of a peer that was not asked in the round before would count twice, so it is left out.
     Running statistics travel uncompressed and are averaged, because increments could make a variance negative.
+
+    Family: peers. Formula: `x_i <- x_i + sum_j W_ij Q(z_j - x_j), where z_j is x_j after local SGD with momentum`.
+    Paper: arXiv 2104.11375.
     """
 
     mixing: Mixing = "samples"

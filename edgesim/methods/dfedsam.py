@@ -39,6 +39,9 @@ class DFedSAM(PeerMethod):
     the scenario's. Other keys: see PeerMethod.
 
     One gossip step a round; the variant with several is not available. Both gradients of a step are priced.
+
+    Family: peers. Formula: `y <- y - lr g(y + rho g(y) / |g(y)|) in local steps, after x_i <- sum_j W_ij x_j`. Paper:
+    arXiv 2302.04083.
     """
 
     mixing: Mixing = "samples"

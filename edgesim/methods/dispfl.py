@@ -46,6 +46,9 @@ class DisPFL(Method):
     "measured", sparse = "ideal" }`. A mask always changes, so that `encoding.up = { zeros = "bitmap" }` always sends
     it. `"known"` gives the bytes of the paper's table, which counts only values. The evaluated model is the mean of
     each weight over the devices that have it.
+
+    Family: peers. Formula: `w_i <- m_i (sum_j m_j w_j) / (sum_j m_j) over own and received models, then masked SGD`.
+    Paper: arXiv 2206.00187.
     """
 
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5

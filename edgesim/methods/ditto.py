@@ -34,6 +34,8 @@ class Ditto(FedAvg):
     `training.local_epochs` if unset. `first_personal`: v starts from the "initial" model of the run, or from the first
     model that the device "received". A v that diverged is discarded, and the device keeps the one before. A device that
     stops early misses the last of its personal steps first. Keys of the average: see FedAvg.
+
+    Family: personal models. Formula: `v <- v - lr (g(v) + lam (v - w)); w as in FedAvg`. Paper: arXiv 2012.04221.
     """
 
     lam: NonNegativeFactor = 0.5

@@ -47,6 +47,8 @@ class DpFedAvg(Method):
     selection looks at devices, each device is taken to be in every round. Rounds without any answer add no noise, count
     as spent, and show that no device answered. The metrics themselves are not private.
     Differs: devices clip once, after training, and not after each step.
+
+    Family: privacy. Formula: `w <- w + (sum_k w_k clip(d_k, S) + N(0, (z S)^2)) / (q W)`. Paper: arXiv 1710.06963.
     """
 
     needs = Needs(asked=True)

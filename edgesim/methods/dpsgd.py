@@ -28,6 +28,8 @@ class DPSGD(PeerMethod):
     x_i <- sum_j W_ij x_j - lr g_i(x_i), with the gradient of one mini-batch at the device's own, unmixed model.
     `training.local_epochs` and `local_steps` have no effect, and weight decay acts on the mix. `mixing` gives W. Keys:
     see PeerMethod.
+
+    Family: peers. Formula: `x_i <- sum_j W_ij x_j - lr g_i(x_i)`. Paper: arXiv 1705.09056.
     """
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:

@@ -40,6 +40,9 @@ class DSFL(PublicAnswers):
     at the beginning of the next; their messages are the same. A global model that is not finite after its steps is
     discarded for the one before, with the metric `not_finite`. The temperature is from memory, and was not checked
     against the text.
+
+    Family: distillation. Formula: `y(x) = softmax(mean_k p_k(x) / T); loss = CE(y(x), p(x)) on public samples x`.
+    Paper: arXiv 2008.06180.
     """
 
     public_samples: Count = 500  # training samples, used without labels, that all devices have

@@ -27,6 +27,8 @@ class FedAD(AdaptiveDropout, MeanByEntry):
     of them sets the pace. The paper does not specify how many devices report ranks; here all selected ones do. Where
     the encoding towards devices is not exact, a device trains in a check round from the exact model. Like `bn2`, these
     methods wait for all selected devices.
+
+    Family: smaller networks. Formula: `w_e <- sum_(k has e) n_k w_ke / sum_(k has e) n_k for each parameter e`.
     """
 
     # a deadline would pass in waiting for ranks and leave no time for models

@@ -41,6 +41,8 @@ class FedAdp(Method):
     difference from the current global model. The server's work on angles takes no time. The metrics hold every
     device's angles in radians, its weight and its `divergence`, the distance of its gradient g = -move / lr to the mean
     of all, and the mean of these distances.
+
+    Family: weights of devices. Formula: `w <- sum_k p_k w_k, p_k ~ n_k exp(f(angle_k))`. Paper: arXiv 2012.00661.
     """
 
     alpha: Annotated[int, Ge(1), Le(100)] = 5  # the best of the thesis, Figure 3.5; up to 100 no exponential overflows

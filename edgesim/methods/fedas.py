@@ -61,6 +61,9 @@ class FedAS(Method):
     inputs the features are. All other work is charged at its least cost. A device that was never selected is tested
     with the global model. In the published code devices align the server's own network in turn, each from where the one
     before stopped. Here each device has a copy, as in the paper.
+
+    Family: personal models. Formula: `base <- sum_k F_k base_k / sum_k F_k, where F_k is the trace of the Fisher
+    information of k`.
     """
 
     align_epochs: CountOrZero = 1

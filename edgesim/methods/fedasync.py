@@ -31,6 +31,8 @@ class FedAsync(Method):
 
     The proximal term costs 2 FLOPs a parameter and step, as in DA-DPFL's comparison and for `ditto`. `fedprox`,
     `fednova` and `feddyn` pay 4, as in FedDHAD's comparison. The term is a difference, a product and a sum.
+
+    Family: asynchronous. Formula: `x <- (1 - a) x + a w_k, a = alpha s(staleness of k)`. Paper: arXiv 1903.03934.
     """
 
     alpha: PositiveShare = 0.6  # within the range of the paper's experiments

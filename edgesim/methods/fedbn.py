@@ -20,6 +20,9 @@ class FedBN(PersonalLayers):
     normalisation count. A network without any is trained as by FedAvg, bit for bit. A device is tested with the newest
     shared layers and its own normalisation. The normalisation of the global model keeps its initial values, so the
     accuracy of the global model says little. Keys of the average: see FedAvg.
+
+    Family: personal models. Formula: `w_l <- sum_k n_k w_kl / sum_k n_k for each layer l except normalisation`. Paper:
+    arXiv 2102.07623.
     """
 
     def own_layers(self, cost_profile: CostProfile) -> frozenset[str]:

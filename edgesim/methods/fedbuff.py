@@ -35,6 +35,8 @@ class FedBuff(Method):
     With `momentum` the server steps along v <- momentum v + the mean instead of the mean. Devices send the running
     statistics of normalisation layers themselves, and the global ones move s_k / K of the way to each, because moves
     from older models could make a variance negative. Integer counters stay on the device.
+
+    Family: asynchronous. Formula: `x <- x + eta_g sum_k s_k d_k / K`. Paper: arXiv 2106.06639.
     """
 
     eta_g: PositiveFactor = 1.0  # server's learning rate; at 1 a single fresh update becomes the global model

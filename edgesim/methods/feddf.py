@@ -40,6 +40,9 @@ class FedDF(FedAvg):
     Differs: the paper's server stops after a thousand steps without a better accuracy on a validation set. Here the
     number of steps is given. Its Adam, rate, cosine and batches are from memory, and were not checked against the text.
     Only the server needs the samples, so messages are as in FedAvg. Keys of the average: see FedAvg.
+
+    Family: distillation. Formula: `w <- w - lr grad KL(softmax(mean_k z_k(x)), p_w(x)) on public samples x, from the
+    mean of the models`. Paper: arXiv 2006.07242.
     """
 
     public_samples: Count = 1000

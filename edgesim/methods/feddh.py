@@ -43,6 +43,9 @@ class FedDH(FedJS):
     `js`, `v`, `b`, degree `d` and weight `q` for the round's model.
 
     `log_base` scales the divergence against `b`; the paper does not specify the base for its learning rates.
+
+    Family: weights of devices. Formula: `w <- sum_k q_k w_k, q_k ~ n_k / (v_k js_k + b_k), where v_k and b_k descend
+    the loss`.
     """
 
     gradient: Literal["pseudo", "server_set"] = "pseudo"

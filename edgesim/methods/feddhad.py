@@ -26,6 +26,8 @@ class FedDHAD(AdaptiveDropout, FedDH):
     that had it. Keys of the weights: see FedDH.
 
     `gradient`: the gradient of each parameter is the mean over the devices that had it.
+
+    Family: smaller networks. Formula: `w_e <- sum_(k has e) q_k w_ke / sum_(k has e) q_k, q_k as in FedDH`.
     """
 
     lambda_v: NonNegativeFactor = 1e-2  # from Table 5 for LeNet on CIFAR-10, as are the next three

@@ -44,6 +44,9 @@ class FedDHE(FedDH):
     estimated from the first model that it sends, and until then counts as having equally many of each class.
 
     `server_samples` are always needed, as the estimates use them; the paper does not specify their number.
+
+    Family: weights of devices. Formula: `w <- sum_k q_k w_k, q_k as in FedDH with labels estimated from softmax_i(beta
+    / g_i)`.
     """
 
     form: Form = "inverse"

@@ -49,6 +49,8 @@ class FedDIP(FedAvg):
     Otherwise devices neither compute nor send them. The first random mask is the same for all devices. After `rounds`
     sparsity and penalty stay. The gradient of pruned weights costs as much as in the whole model. The mask depends on
     training, so the method does not run on the null backend.
+
+    Family: pruning. Formula: `share of zeros after round t: s + (s_0 - s) (1 - t / rounds)^3`.
     """
 
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.9

@@ -55,6 +55,9 @@ class FedDrop(MeanByEntry):
     Tests use all channels. `absent`: a parameter is averaged over the devices that had it ("average_over_holders"), or
     devices without it count with the old one ("include_absent"). `zero_padded`: devices without a parameter count with
     0 instead.
+
+    Family: smaller networks. Formula: `w_e <- sum_(k has e) n_k w_ke / sum_(k has e) n_k, where k has random units`.
+    Paper: arXiv 2109.15258.
     """
 
     keep: Literal["paper", "match_measured"] | float | tuple[float, ...] = "match_measured"

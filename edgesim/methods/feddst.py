@@ -68,6 +68,9 @@ class FedDST(Method):
     from zero. The number of weights of a layer has to be known before the first round, from the cost profile. It is
     known for linear layers and convolutions with square kernels in one group; other models are refused. Zeros save
     FLOPs with `cost = { name = "measured", sparse = "ideal" }` and bytes with `encoding.up = { zeros = "bitmap" }`.
+
+    Family: pruning. Formula: `w_e <- sum_(k has e) n_k w_ke / sum_(k has e) n_k, then the largest of each layer stay`.
+    Paper: arXiv 2112.09824.
     """
 
     preset: Literal["feddhad", "dadpfl"] = "feddhad"

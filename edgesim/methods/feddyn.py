@@ -40,6 +40,9 @@ class FedDyn(Method):
 
     The broadcast model is tested, as in algorithm 1. The authors also report the mean of the selected models. It is not
     tested here, because a method cannot ask for test scores.
+
+    Family: correction of local steps. Formula: `w <- mean_(k arrived) w_k + mean_(all k) s_k; local steps along g +
+    alpha (w - w received + s_k)`. Paper: arXiv 2111.04263.
     """
 
     alpha: PositiveFactor = 0.01

@@ -32,6 +32,9 @@ class FedExP(Method):
     The metric `server_step` is eta.
     Differs: algorithm 1 has equal shares, which data of equal sizes give here. The paper scores the mean of the last
     two global models, here the global model is scored.
+
+    Family: server optimiser. Formula: `w <- w + eta sum_k p_k d_k, eta = max(1, sum_k p_k |d_k|^2 / (2 (|sum_k p_k
+    d_k|^2 + epsilon)))`. Paper: arXiv 2301.09604.
     """
 
     epsilon: NonNegativeFactor = 0.001

@@ -68,6 +68,9 @@ class FedFomo(Method):
     vector, as printed. The published code takes the sum of absolute differences, and it scales weights before it adds
     them up; the paper does not. A device with too few samples to set any apart trains and validates on all of them. A
     model whose loss is not finite has no weight. The server stores the models of a round as part of the global model.
+
+    Family: personal models. Formula: `w_i <- b + sum_j p_j (w_j - b), p_j ~ max((loss(b) - loss(w_j)) / |w_j - b|, 0)`.
+    Paper: arXiv 2012.08565.
     """
 
     downloads: CountOrZero = 4

@@ -65,6 +65,9 @@ class FedGen(FedAvg):
     of its n_ky / n_y. Adam's moments start anew with every round. Label counts are those of a device's samples. The
     server's training and the devices' work with G take their time, as matrix multiplications. Timing alone does not
     know the server's training, so the method does not run on the null backend.
+
+    Family: distillation. Formula: `loss_k = CE + alpha CE(head_k(G(y, noise)), y) + beta KL, where the server trains
+    G`. Paper: arXiv 2105.10056.
     """
 
     alpha: NonNegativeFactor = 10.0

@@ -71,6 +71,9 @@ class FedGKT(Method):
     largest moments here, and its moments start anew with every round. Devices use the scenario's optimiser. The engine
     charges the server 2 FLOPs for each number that arrives, as if it were averaged, in addition to the work of its
     network. Timing alone does not know the work of its network, so the method does not run on the null backend.
+
+    Family: distillation. Formula: `loss_k = CE + alpha T^2 KL(server's logits / T, own logits / T)`. Paper: arXiv
+    2007.14513.
     """
 
     alpha: NonNegativeFactor = 1.0

@@ -39,6 +39,8 @@ class FedJS(Method):
     The mean labels are those of all devices, not only of the devices in the round. Label counts travel with a device's
     first model that arrives. The server learns only in the merge which devices have sent them, so these methods do not
     run on the `null` backend.
+
+    Family: weights of devices. Formula: `w <- sum_k q_k w_k, q_k ~ n_k / max(js_k, d_min)`.
     """
 
     log_base: Literal["e", "2"] = "e"

@@ -39,6 +39,9 @@ class FedMD(PublicAnswers):
     Differs: the paper trains the first models until they converge, and draws some of the public samples anew in every
     round. Here the number of epochs is given, and all samples are used. A device that is first asked in a later round
     starts with the mean logits instead of labels, and takes the scenario's epochs.
+
+    Family: distillation. Formula: `loss_k = mean_x |z_k(x) - mean_j z_j(x)| on public samples x, then CE on own data`.
+    Paper: arXiv 1910.03581.
     """
 
     public_samples: Count = 500  # training samples with labels that all devices have

@@ -96,6 +96,9 @@ class FedMP(MeanByEntry):
     Differs: the times are the server's expectations of a device at full speed and of its link at mean rates, not the
     measured times of jobs. Slow-downs and jitter are not learned. The exact reward and the constants of the bandit are
     chosen here. Devices count by data size. Devices send their mean loss, 4 bytes, and receive one bit for each unit.
+
+    Family: pruning. Formula: `a device of ratio a trains the ceil((1 - a) n) units with the largest sum of absolute
+    weights, of n in a layer`.
     """
 
     most: Annotated[float, Gt(0), Lt(1)] = 0.9

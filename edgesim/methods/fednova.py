@@ -39,6 +39,9 @@ class FedNova(Method):
     size.
     Differs: for momentum and `mu` together the published code adds one recursion to the other. Here |a_k| is computed
     for the steps actually taken.
+
+    Family: correction of local steps. Formula: `w <- w + tau_eff sum_k p_k (w_k - w) / |a_k|, tau_eff = sum_k p_k
+    |a_k|`. Paper: arXiv 2007.07481.
     """
 
     mu: NonNegativeFactor = 0.0

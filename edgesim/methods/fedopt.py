@@ -47,22 +47,38 @@ class FedOpt(FedAvg, ServerOptimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(FedOpt, Sgd):
-    """FedAvg whose server steps with momentum."""
+    """FedAvg whose server steps with momentum.
+
+    Family: server optimiser. Formula: `v <- momentum v + D; w <- w + lr v, where D is the mean move of FedAvg`. Paper:
+    arXiv 1909.06335.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdagrad(FedOpt, Adagrad):
-    """FedAvg whose server steps by Adagrad."""
+    """FedAvg whose server steps by Adagrad.
+
+    Family: server optimiser. Formula: `v <- v + D^2; w <- w + lr D / (sqrt(v) + tau), where D is the mean move of
+    FedAvg`. Paper: arXiv 2003.00295.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdam(FedOpt, Adam):
-    """FedAvg whose server steps by Adam."""
+    """FedAvg whose server steps by Adam.
+
+    Family: server optimiser. Formula: `m <- b1 m + (1 - b1) D; v <- b2 v + (1 - b2) D^2; w <- w + lr m / (sqrt(v) +
+    tau)`. Paper: arXiv 2003.00295.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedYogi(FedOpt, Yogi):
-    """FedAvg whose server steps by Yogi."""
+    """FedAvg whose server steps by Yogi.
+
+    Family: server optimiser. Formula: `m <- b1 m + (1 - b1) D; v <- v - (1 - b2) D^2 sign(v - D^2); w <- w + lr m /
+    (sqrt(v) + tau)`. Paper: arXiv 2003.00295.
+    """
 
 
 PLUGINS = {"fedavgm": FedAvgM, "fedadagrad": FedAdagrad, "fedadam": FedAdam, "fedyogi": FedYogi}

@@ -18,6 +18,8 @@ class FedPer(PersonalLayers):
     `personal_layers`: the number of last layers, or names of layers or of blocks of layers, such as ["layer4", "fc"].
     0 is FedAvg, bit for bit. A device is tested with the newest base and its own layers. The accuracy of the global
     model says little, because its personal layers stay at their first values. Keys of the average: see FedAvg.
+
+    Family: personal models. Formula: `base <- sum_k n_k base_k / sum_k n_k; last layers stay on device k`.
     """
 
     personal_layers: Layers = 1  # K_P of the paper

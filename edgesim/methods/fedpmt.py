@@ -37,6 +37,8 @@ class FedPMT(MeanByEntry):
     largest width that fits.
     `upload`: only the trained layers, or the full model. `absent`: a layer is averaged over the devices that trained it
     ("average_over_holders"), or the other devices count with the old layer ("include_absent").
+
+    Family: smaller networks. Formula: `w_l <- sum_(k trained l) n_k w_kl / sum_(k trained l) n_k for each layer l`.
     """
 
     widths: tuple[Count, ...] | None = None  # numbers of trained layers by width, ascending

@@ -32,6 +32,9 @@ class FedPNS(OptimalAggregation):
     probability 0 is asked only if there are too few other devices.
     `first_round`: drawn by "probabilities", or by the scenario's "selection", which may be stratified.
     The metrics have every device's `probability` after the round, and the metrics of Optimal Aggregation.
+
+    Family: selection of updates. Formula: `P_k <- P_k (1 - min((x_k + beta)^alpha, 1)) for an adverse device k; its
+    loss goes to the others`. Paper: arXiv 2105.07066.
     """
 
     alpha: Count = 2

@@ -22,6 +22,9 @@ class FedProx(FedAvg):
 
     The term does not apply to running statistics. Keys of the average: see FedAvg. The scenario sets the paper's
     variable local work: failure `partial_work`.
+
+    Family: correction of local steps. Formula: `w_k minimises loss_k(w_k) + mu / 2 |w_k - w|^2`. Paper: arXiv
+    1812.06127.
     """
 
     mu: NonNegativeFactor = 0.01  # within the usual grid 0.001, 0.01, 0.1, 1

@@ -36,6 +36,9 @@ class FedRep(PersonalLayers):
 
     In the published code, batch normalisation of frozen layers uses the statistics of the batch. The code also trains
     heads for ten more epochs before the last test, which a run here does not.
+
+    Family: personal models. Formula: `body <- sum_k n_k body_k / sum_k n_k; device k trains its head, then its body`.
+    Paper: arXiv 2102.07078.
     """
 
     personal_layers: SomeLayers = 1

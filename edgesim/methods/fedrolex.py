@@ -24,6 +24,9 @@ class FedRolex(HeteroFL):
 
     `rates`: the largest may be below 1. `weights`: the code can also weigh by width or by number of updates, the paper
     does not.
+
+    Family: smaller networks. Formula: `in round t a device trains units t, t + 1, ... modulo n of every group of n
+    units`. Paper: arXiv 2212.01548.
     """
 
     def kept(self, count: int, size: int, round_: int) -> tuple[int, ...]:

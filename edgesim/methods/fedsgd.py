@@ -36,6 +36,8 @@ class FedSGD(Method):
     or this number of samples, drawn anew every round. `training` gives the learning rate, weight decay and clipping.
     Its batch, epochs and momentum are ignored. An update that counts in a later round starts from its older w, as in
     FedAvg.
+
+    Family: server average. Formula: `w <- w - lr sum_k n_k G_k / sum_k n_k`. Paper: arXiv 1602.05629.
     """
 
     batch_size: BatchSize = "full"  # as McMahan et al. define it

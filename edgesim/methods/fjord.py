@@ -149,6 +149,9 @@ class FjORD(Ordered):
 
     Flower's baseline keeps running statistics for each width. As the model is tested at full width, only these are kept
     here: steps at full width move them, and they travel only to and from devices that may train at full width.
+
+    Family: smaller networks. Formula: `w_e <- sum_(k has e) n_k w_ke / sum_(k has e) n_k, where k has the first units
+    of every layer`. Paper: arXiv 2102.13451.
     """
 
     distill: bool = False

@@ -50,6 +50,9 @@ class GossipFL(MixingMethod):
     in the DA-DPFL comparison, and `file` takes a matching that was computed before.
 
     `mixing`: the mean over a pair or a group.
+
+    Family: peers. Formula: `x_ie <- mean_(j in group of i) x_je for the entries e of the round's slice, then local
+    SGD`.
     """
 
     share: PositiveShare = 0.5

@@ -47,6 +47,9 @@ class HeteroFL(Method):
     cancels it, apart from the small constant in its division. There the factor is left out, and running statistics
     cover the unscaled values. Group normalisation needs widths that are divisible by the number of its groups. The
     server knows from the start, at no cost, which classes a device has.
+
+    Family: smaller networks. Formula: `w_e <- mean_(k has e) w_ke, where a device of rate r has the first ceil(r n) of
+    n units`. Paper: arXiv 2010.01264.
     """
 
     rates: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.0625, 0.125, 0.25, 0.5, 1.0)

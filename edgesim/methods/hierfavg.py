@@ -22,6 +22,9 @@ class HierFAVG(Method):
     Averages are weighted by data size. The paper's kappa_2, the number of edge averages between two averages of the
     server, is `edges.rounds` of the scenario. The learning rate decays with every round of an edge server.
     `training.local_epochs` and `local_steps` are ignored.
+
+    Family: edge servers. Formula: `w_edge <- sum_k n_k w_k / sum_k n_k after kappa_1 steps; w <- the mean of w_edge by
+    data size`. Paper: arXiv 1905.06641.
     """
 
     kappa_1: Count = 6

@@ -44,6 +44,9 @@ class IFCA(Method):
 
     Averaging gradients, option I of the paper, would belong to FedSGD and is not implemented. The paper tries several
     sets of first models and keeps the best. Here a study tries several seeds.
+
+    Family: personal models. Formula: `c_k = argmin_c loss_k(w_c); w_c <- sum_(c_k = c) n_k w_k / sum_(c_k = c) n_k`.
+    Paper: arXiv 2006.04088.
     """
 
     clusters: Count = 2  # k of the paper

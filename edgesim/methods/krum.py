@@ -32,6 +32,9 @@ class Krum(Method):
     updates each has one neighbour. Of equal sums the update of the earlier job wins. Data sizes and weights of
     protocols do not matter. The metric `chosen` marks the devices whose updates were taken. Distances cost 3 FLOPs for
     each parameter and pair.
+
+    Family: attackers. Formula: `w <- w_i with the least sum_(j near i) |w_i - w_j|^2 over the n - f - 2 nearest j`.
+    Paper: arXiv 1703.02757.
     """
 
     attackers: Annotated[float, Ge(0), Lt(0.5)] = 0.3  # share of updates that may be harmful
@@ -64,7 +67,11 @@ class Krum(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiKrum(Krum):
-    """Average the `keep` updates with the smallest scores, against devices that send harmful updates; see `krum`."""
+    """Average the `keep` updates with the smallest scores, against devices that send harmful updates; see `krum`.
+
+    Family: attackers. Formula: `w <- the mean of the keep models with the least scores of Krum`. Paper: arXiv
+    1703.02757.
+    """
 
     keep: Count | None = None  # updates that are averaged; None: n - f
     """Blanchard et al. (section 6) average m of them and have m = n - f in their figures."""

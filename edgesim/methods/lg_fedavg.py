@@ -24,6 +24,8 @@ class LGFedAvg(PersonalLayers):
     Only the supervised loss is implemented. The paper's self-supervised representation, its adversary that hides
     attributes and its new devices, which ask an ensemble of all local models, are left out. Its experiments start with
     some rounds of FedAvg, which a run here cannot do.
+
+    Family: personal models. Formula: `head <- sum_k n_k head_k / sum_k n_k; first layers stay on device k`.
     """
 
     shared_layers: SomeLayers = 1

@@ -29,6 +29,8 @@ class Median(Method):
     The median of an even number is the mean of the two in the middle. Data sizes and weights of protocols do not
     matter, because devices could lie about them to gain influence. Running statistics are treated like parameters.
     Sorting n numbers is charged as n ceil(log2 n) FLOPs, on top of averaging.
+
+    Family: attackers. Formula: `w_e <- median_k w_ke for each entry e`. Paper: arXiv 1803.01498.
     """
 
     def combine(
@@ -51,6 +53,9 @@ class TrimmedMean(Median):
     """Each entry of the new model is the mean of the updates without the lowest and the highest share `trim` of them.
 
     Of n updates floor(trim n) are left out at each end. All else as in `fedmedian`.
+
+    Family: attackers. Formula: `w_e <- mean of w_ke without the floor(trim n) lowest and highest, for each entry e`.
+    Paper: arXiv 1803.01498.
     """
 
     trim: Annotated[float, Ge(0), Lt(0.5)] = 0.1  # share left out at each end; 0: the plain mean

@@ -37,6 +37,9 @@ class Moon(FedAvg):
 
     The projection head of MOON is a key of the model: `model = { name = "lenet5", projection = 256 }`, for chains and
     ResNets. Without it `moon` compares the features before the classifier.
+
+    Family: correction of local steps. Formula: `loss = CE - mu mean_x log(e^(c_g / T) / (e^(c_g / T) + e^(c_p / T)))`.
+    Paper: arXiv 2103.16257.
     """
 
     mu: NonNegativeFactor = 1.0

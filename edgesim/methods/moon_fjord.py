@@ -43,6 +43,9 @@ class MoonFjORD(Ordered):
     here.
 
     `widths`: with `[1.0]` it is MOON, bit for bit.
+
+    Family: smaller networks. Formula: `loss = CE - mu mean_x log(e^(c_g / T) / (e^(c_g / T) + e^(c_p / T))) of the
+    slice that a batch trains`.
     """
 
     mu: NonNegativeFactor = 1.0

@@ -36,6 +36,9 @@ class OneShotPruning(FedAvg):
     masked like all others. The cost profile gives the number of weights of each tensor, for linear layers and
     convolutions with square kernels in one group. Other models are refused. Zeros save FLOPs with
     `cost = { name = "measured", sparse = "ideal" }` and bytes with `encoding.up = { zeros = "bitmap" }`.
+
+    Family: pruning. Formula: `w <- m w, where m keeps the largest weights of each tensor, a share keep`. Paper: arXiv
+    1506.02626.
     """
 
     keep: PositiveShare = 0.2

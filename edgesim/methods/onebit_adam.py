@@ -55,6 +55,9 @@ class OneBitAdam(FedSGD):
     signs. Its bytes are charged even if no update arrived in the warm-up and there is no m. Each layer has its own
     scale, and biases and normalisation travel in float32, as in other encodings here. A parameter whose v is 0 does not
     move, because its sign is no direction. In the authors' code (DeepSpeed) the user gives a mask for this.
+
+    Family: few bytes. Formula: `m <- sign(mean_k sign(m_k + error_k) + error); x <- x - lr m / (sqrt(v) + eps), with
+    scales`. Paper: arXiv 2102.02888.
     """
 
     warm_up: Count = 20  # rounds of Adam

@@ -24,6 +24,9 @@ class OptimalAggregation(DropsAdverse, FedAvg):
     `edgesim.methods.weighting.optimal`, has the keys of both. It averages the kept updates as FedAdp does.
 
     `aggregate_over`: losses are always computed for means over participants. Dropped devices count as absent.
+
+    Family: selection of updates. Formula: `w <- sum_(k in S) n_k w_k / sum_(k in S) n_k, where S are the devices that
+    are not adverse`. Paper: arXiv 2105.07066.
     """
 
     needs: ClassVar[Needs] = Needs(feedback=True)  # the number of loss checks, which take server time

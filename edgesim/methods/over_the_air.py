@@ -125,12 +125,20 @@ class OverTheAir(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class AnalogFedAvg(OverTheAir):
-    """FedAvg over the air: devices train as the scenario says, and send the moves of their models."""
+    """FedAvg over the air: devices train as the scenario says, and send the moves of their models.
+
+    Family: over the air. Formula: `w <- w + (sum_k d_k + noise) / n, where d_k are the moves of the n speakers`. Paper:
+    arXiv 1812.11494 and arXiv 1907.09769.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalogFedSGD(OverTheAir, FedSGD):
-    """FedSGD over the air: devices send one gradient, times the learning rate."""
+    """FedSGD over the air: devices send one gradient, times the learning rate.
+
+    Family: over the air. Formula: `w <- w - lr (sum_k G_k + noise) / n, where G_k are the gradients of the n speakers`.
+    Paper: arXiv 1812.11494 and arXiv 1907.09769.
+    """
 
 
 PLUGINS = {"analog_fedavg": AnalogFedAvg, "analog_fedsgd": AnalogFedSGD}

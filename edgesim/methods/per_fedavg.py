@@ -46,6 +46,9 @@ class PerFedAvg(FedAvg):
     average: see FedAvg.
 
     The paper adapts the newest global model at test time. Here a device's model is as old as its last turn.
+
+    Family: personal models. Formula: `phi = w - alpha g(w; D); w <- w - lr (I - alpha H) g(phi; D') in local steps`.
+    Paper: arXiv 2002.07948.
     """
 
     alpha: NonNegativeFactor = 0.01

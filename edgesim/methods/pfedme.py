@@ -45,6 +45,9 @@ class PFedMe(FedAvg):
 
     Participating devices are averaged by data size, where the paper has equal sizes. Momentum, weight decay and
     clipping of `training` are refused, as neither kind of step has them.
+
+    Family: personal models. Formula: `theta minimises f(theta) + lam / 2 |theta - w|^2; w <- w - eta lam (w - theta) in
+    local steps`. Paper: arXiv 2006.08848.
     """
 
     lam: PositiveFactor = 15.0

@@ -62,6 +62,9 @@ class PruneFL(Method):
     take as many bytes as a model, and no memory limit counts them. Reports cover all weights, whatever the mask.
     Backward also makes whole weight gradients: on hardware that skips zeros they cost as much as in the whole model. As
     the mask follows from training, the method does not run on the null backend.
+
+    Family: pruning. Formula: `the mask keeps the weights with the most squared gradient for each second of training`.
+    Paper: arXiv 1909.12326.
     """
 
     interval: Count = 50

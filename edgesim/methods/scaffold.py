@@ -47,6 +47,9 @@ class Scaffold(Method):
     Option II divides moves by steps and learning rate. This gives gradients only for plain SGD, so momentum, weight
     decay and clipping are refused. H counts the steps that a device actually took. The first model is sent with a
     control variate of zeros, and its bytes are charged.
+
+    Family: correction of local steps. Formula: `y <- y - lr (g(y) - c_k + c); c_k <- c_k - c + (x - y) / (H lr)`.
+    Paper: arXiv 1910.06378.
     """
 
     option: Literal["I", "II"] = "II"

@@ -61,6 +61,9 @@ class SecureFedAvg(Method):
     Metrics: `aborted` (1 or 0), `survivors` (devices whose moves are in the sum), `field_bits` = R, and `clipped`, the
     share of their numbers that was cut off, which a real server could not see.
     Differs: there is no key infrastructure, and encrypting, decrypting and ids are free. The server knows data sizes.
+
+    Family: privacy. Formula: `w <- w + clip sum_k q_k / sum_k c_k, where masks cancel in both sums`. Paper: doi
+    10.1145/3133956.3133982.
     """
 
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}))  # a deadline would be spent on keys

@@ -40,6 +40,8 @@ class SignSGD(FedSGD):
     for each of these too. The papers' server sends only the vote, as all workers take part in every step. Here devices
     may come and go, so the server sends the model. Momentum on devices (Signum) is not implemented. Gradients, batches
     and the use of `training` are as in `fedsgd`. Weight decay is part of the gradient whose sign is taken.
+
+    Family: few bytes. Formula: `w <- w - lr sign(sum_k sign(G_k))`. Paper: arXiv 1802.04434 and arXiv 1810.05291.
     """
 
     values: Literal["sign", "float32"] = "sign"  # encoding of weights in uploads; the server takes signs of either

@@ -40,6 +40,8 @@ class SlimFL(Slimmable):
     the whole model. `half_only` alone decides whether the second half can be decoded, independently for each update and
     of the link in the scenario. Downloads are always whole. A device whose own tier is the half trains and sends only
     the half.
+
+    Family: smaller networks. Formula: `w <- w - lr (a_half g(half) + a_whole g(whole)) in local steps`.
     """
 
     widths: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.5, 1.0)

@@ -121,6 +121,9 @@ class USNets(Slimmable):
     source computes statistics of normalisation after training. Here they are left out: the model is tested at full
     width, whose running statistics are kept as in FjORD. The widths of a step are computed one after the other, so that
     they need no more memory than the widest.
+
+    Family: smaller networks. Formula: `w <- w - lr (g(widest) + g(narrowest) + sum_r g(random width r)) in local
+    steps`. Paper: arXiv 1903.05134.
     """
 
     widths: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)

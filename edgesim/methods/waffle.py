@@ -47,6 +47,8 @@ class Waffle(Scaffold):
     devices take part. By the formula as it was read, the most distant devices never count, whatever W. If all are
     equally distant, all count like the target. Distances cost the server 3 FLOPs for each parameter and other device,
     also in a round that the target misses.
+
+    Family: personal models. Formula: `weight_k = max(W - (d_k - d_t) / (d_M - d_t), 0), times the weights of SCAFFOLD`.
     """
 
     target: CountOrZero = 0  # id of the device that the model is trained for

@@ -23,6 +23,10 @@ def test_words_and_choices_hide_rows(tmp_path: Path) -> None:
 
     (tmp_path / "filter.js").write_bytes((ROOT / "docs" / "assets" / "filter.js").read_bytes())
     (tmp_path / "page.html").write_text(_PAGE, encoding="utf-8")
+    rows = "".join(f"<tr><td>{number:,}</td></tr>" for number in [*range(4), *range(1000, 1016)])
+    many = f"<table><thead><tr><th>FLOPs</th></tr></thead><tbody>{rows}</tbody></table>"
+    script = '<script src="filter.js"></script>'
+    (tmp_path / "many.html").write_text(f'<div class="filtered" data-select="1">{many}</div>{script}', encoding="utf-8")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = browser.new_page()
@@ -35,4 +39,7 @@ def test_words_and_choices_hide_rows(tmp_path: Path) -> None:
         page.get_by_label("family").select_option("9")
         assert [row.inner_text() for row in page.locator("tbody tr:visible td:first-child").all()] == ["Gamma one"]
         assert page.get_by_role("status").inner_text() == "1 of 3 rows"
+        page.goto((tmp_path / "many.html").as_uri())
+        page.get_by_label("FLOPs at most").fill("3")
+        assert page.get_by_role("status").inner_text() == "4 of 20 rows"
         browser.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
+import io
 import os
 import re
 import shutil
@@ -83,10 +85,49 @@ def test_every_outcome_and_end_of_a_round_is_explained() -> None:
         assert all(row[1] for row in rows)
 
 
-def test_every_method_has_an_idea_and_a_source() -> None:
+def test_the_table_of_methods_has_a_whole_row_for_each() -> None:
+    """And so has the CSV beside it, whose numbers are numbers."""
     rows = rows_of(generated()["reference/methods.md"], "method")
     assert [re.findall(r"`(\w+)`", row[0])[0] for row in rows] == list(plugins_of("method"))
-    assert [row[0] for row in rows if len(row[1]) < 20 or len(row[2]) < 10] == []
+    assert [row[0] for row in rows if not all(row[:3] + row[7:]) or len(row[8]) < 20] == []
+    saved = list(csv.reader(io.StringIO(generated()["reference/methods.csv"])))
+    assert [row[0] for row in saved] == ["method", *plugins_of("method")]
+    assert min(float(cell) for row in saved[1:] for cell in row[3:7] if cell) >= 0
+    assert saved[1 + list(plugins_of("method")).index("fedavg")][3:7] == ["1", "1", "1", "1"]
+
+
+@pytest.mark.parametrize("method", plugins_of("method"))
+def test_every_method_has_a_whole_page(method: str) -> None:
+    """Idea, formula, source, all options with sensible bounds, costs, and a test that exists."""
+    path = f"reference/methods/{method}.md"
+    page = generated()[path]
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == [
+        "Formula", "Source", "Options", "Costs against FedAvg", "Checks"
+    ]  # fmt: skip
+    assert len(page.split("\n")[2]) > 20
+    assert re.search(r"```text\n.{9,}", section(path, "Formula"))
+    assert len(section(path, "Source").split()) > 5
+    rows = rows_of(section(path, "Options"), "key") if describe("method", method).keys else []
+    assert [row[0].strip("`") for row in rows] == [key.key for key in describe("method", method).keys]
+    assert [row for row in rows if not (row[1] and row[2] and row[4])] == []
+    assert not re.search(r"at (most|least) -?[0-9.]+e\+(09|[1-9]\d)", page)
+    tests = re.findall(r"`(tests/\S+?\.py)(?:::(\w+))?`", section(path, "Checks"))
+    assert tests
+    for file, test in tests:
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_a_formula_stands_where_the_method_is_defined() -> None:
+    """The page shows it with the signs of mathematics, a step a line."""
+    assert "w ← Σ_k n_k w_k / Σ_k n_k\n" in section("reference/methods/fedavg.md", "Formula")
+    assert "v ← v + D^2\nw ← w + lr D / (√(v) + tau)" in section("reference/methods/fedadagrad.md", "Formula")
+
+
+def test_the_strongest_check_is_named() -> None:
+    assert "(rival): Flower `FedAvg`, fluke. Largest difference: 9e-08." in section(
+        "reference/methods/fedavg.md", "Checks"
+    )
+    assert "(paper): chapter 3" in section("reference/methods/fedadp.md", "Checks")
 
 
 def test_the_page_on_plug_ins_says_what_a_class_of_each_kind_has_to_write() -> None:
@@ -101,7 +142,7 @@ def test_the_page_on_plug_ins_says_what_a_class_of_each_kind_has_to_write() -> N
             assert set(re.findall(r"`(\w+)`", to_write)) == {*base.__abstractmethods__, *values}
 
 
-@pytest.mark.parametrize("kind", PACKAGES)
+@pytest.mark.parametrize("kind", [kind for kind in PACKAGES if kind != "method"])
 def test_every_plug_in_shows_all_of_its_keys(kind: str) -> None:
     page = f"reference/options/{kind}.md"
     for place in places_of(kind):
@@ -160,7 +201,7 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     """Links and anchors too: a page with a broken one is refused."""
     done = build(ROOT, tmp_path / "site")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "reference" / "options" / "method.html").is_file()
+    assert (tmp_path / "site" / "reference" / "methods" / "fedavg.html").is_file()
     for name in ("docs", "edgesim", "scenarios"):
         shutil.copytree(ROOT / name, tmp_path / "copy" / name)
     for name in ("mkdocs.yml", "README.md"):
