@@ -25,10 +25,10 @@ from pydantic import BaseModel
 
 from edgesim.config import plugins as catalogue
 from edgesim.config.plugin_fields import PartOf, adapter_of, plain
-from edgesim.core.limits import MOST_COUNT
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`(\"\[])")
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+_HUGE = 1e9  # bounds from here on only keep numbers finite, so the reference leaves them out
 _SECTIONS = {"failure": "failures"}  # kinds of parts whose section in a scenario has another name
 _NOTHING = {"type": "null"}  # JSON Schema of a key that is left out
 _UNITS = {"_dbm_per_hz": "dBm/Hz", "_db": "dB", "_rad": "rad", "_m": "m"}  # suffixes of keys and their units
@@ -153,8 +153,8 @@ def _word(form: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         return "path"
     if form.get("description", "").startswith("a distribution"):
         return "distribution"
-    said = {bound: form[bound] for bound in _BOUNDS if bound in form and abs(form[bound]) < MOST_COUNT}
-    bounds = [f"{_BOUNDS[bound]} {value:g}" for bound, value in said.items()]  # larger ones only keep numbers finite
+    said = {bound: form[bound] for bound in _BOUNDS if bound in form and abs(form[bound]) < _HUGE}
+    bounds = [f"{_BOUNDS[bound]} {value:g}" for bound, value in said.items()]
     name = _WORDS.get(form.get("type", ""), form.get("type", "any value"))
     return " ".join([name, " and ".join(bounds)]).strip()
 
