@@ -52,6 +52,7 @@ _SINGULAR = {"failures": "failure"}
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the path below docs/ and the Markdown of every generated page."""
     yield "index.md", _home()
+    yield "contributing.md", _contributing()
     yield from method_pages.pages()
     yield "reference/scenario.md", _scenario()
     yield "reference/commands.md", _commands()
@@ -73,6 +74,12 @@ def _home() -> str:
     """Return the README as the first page of the site: links into docs/ become links within it."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return text.replace("](docs/", "](")
+
+
+def _contributing() -> str:
+    """Return CONTRIBUTING.md as a page of the site: the paths of pages that it names become links."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return re.sub(r"`docs/([\w/]+\.md)`", r"[`docs/\1`](\1)", text)
 
 
 # --- options of plug-ins --------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "reference" / "methods" / "fedavg.html").is_file()
     for name in ("docs", "edgesim", "scenarios"):
         shutil.copytree(ROOT / name, tmp_path / "copy" / name)
-    for name in ("mkdocs.yml", "README.md"):
+    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, tmp_path / "copy" / name)
     page = tmp_path / "copy" / "docs" / "explanation" / "fedktl.md"
     page.write_text(f"{page.read_text(encoding='utf-8')}\n[a](glossary.md#no_such_word)\n", encoding="utf-8")
