@@ -103,7 +103,7 @@ validation: .venv/dev  ## Write docs/explanation/validation.md from what edgesim
 
 # It takes an hour on an idle machine; EDGESIM_RIVALS names other simulators (docs/howto/speed.md).
 performance: .venv/dev  ## Write docs/explanation/performance.md from what benchmarks measure now
-	$(BIN)/python -m benchmarks --page docs/explanation/performance.md
+	$(BIN)/python -m benchmarks --page docs/explanation/performance.md --csv docs/data/performance.csv
 
 docs: .venv/docs  ## Build the documentation as a site, site/index.html; warnings are errors
 	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

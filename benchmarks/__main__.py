@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # as when a benchmark is started alone
 
 from host import host
-from page import render
+from page import as_csv, render
 from rivals import VARIABLE
 
 HERE = Path(__file__).parent
@@ -101,6 +101,7 @@ def main() -> None:
     options.add_argument("--repeats", type=int, metavar="N", help="of every measurement; default: each its own")
     options.add_argument("--json", type=Path, metavar="FILE", help="write the report")
     options.add_argument("--page", type=Path, metavar="FILE", help="write the page of the documentation")
+    options.add_argument("--csv", type=Path, metavar="FILE", help="write all rows as CSV, which the page links")
     options.add_argument(
         "--rivals", nargs="+", metavar="WORD", help="FOLDER NAME=COMMAND ..., see benchmarks/rivals.py"
     )
@@ -123,7 +124,10 @@ def main() -> None:
     if given.json is not None:
         given.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if given.page is not None:
-        given.page.write_text(render(report), encoding="utf-8")
+        link = os.path.relpath(given.csv, given.page.parent) if given.csv else ""
+        given.page.write_text(render(report, link), encoding="utf-8")
+    if given.csv is not None:
+        given.csv.write_text(as_csv(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -277,16 +278,19 @@ def claims(
     ] = False,
     hours: Annotated[bool, typer.Option("--hours", help="Estimate the hours of missing runs on this host.")] = False,
     out: Annotated[Path | None, typer.Option(help="The Markdown file to write. Default: print the page.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write a row for each claim to this CSV file.")] = None,
 ) -> None:
     """Judge claims of papers by finished runs (reproduced, same order, undecided, refuted, not run). Write a page."""
     from edgesim.studies.claims.claim import read_results, written
     from edgesim.studies.claims.judge import Court, verdicts
-    from edgesim.studies.claims.page import page
+    from edgesim.studies.claims.page import as_csv, page
 
     if record and results is None:
         raise ConfigError("--record: needs --results, the file to write")
     if out:
         check_file(out)
+    if csv:
+        check_file(csv, "--csv")
     kept = read_results(results) if results and (results.exists() or not record) else []
     court = Court(runs, kept)
     if record and results:
@@ -298,7 +302,10 @@ def claims(
     command += ["--results", str(results)] if results else []
     command += ["--hours"] if hours else []
     command += ["--out", str(out)] if out else []
-    text = page(chapters, shlex.join(command))
+    command += ["--csv", str(csv)] if csv else []
+    text = page(chapters, shlex.join(command), os.path.relpath(csv, out.parent if out else ".") if csv else "")
+    if csv:
+        write_text(csv, as_csv(chapters), "--csv")
     if out is None:
         print(text, end="")
         return

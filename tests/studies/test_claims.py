@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import tomllib
 from pathlib import Path
 
@@ -100,21 +101,26 @@ def rows(page: str) -> dict[str, list[str]]:
     return {each[0].split("'")[1]: each for each in cells}
 
 
+def csv_rows(*words: str) -> dict[str, dict[str, str]]:
+    """Return the rows that the command writes as CSV, by the ids of their claims."""
+    done = call("study", "claims", "claims.toml", "--csv", "rows.csv", *words)
+    assert done.code == 0 and "(rows.csv)" in done.out and 'data-csv="rows.csv"' in done.out, done.err
+    return {each["id"]: each for each in csv.DictReader(Path("rows.csv").read_text().splitlines())}
+
+
 def test_the_page_says_what_the_runs_say(here: Path) -> None:
     run()
     assert call("study", "claims", "claims.toml", "--out", "page.md") == (
         Done(0, "", "page.md: 1 no test here, 1 not run, 2 refuted, 1 reproduced\n")
     )
     found = rows((here / "page.md").read_text())
-    assert found["twice"][2].startswith("**reproduced** exactly; runs of ")
-    assert found["twice"][3] == "slow against fast: 2 [2, 2], claimed 2 (2 seeds)"
-    assert found["twice"][4] == "`edgesim study run study.toml --size full`"
-    assert found["faster"][2].startswith("**refuted**; runs of ")
-    assert (
-        found["published"][2].startswith("**refuted** within 10 %; runs of ")
-        and found["published"][5] == "It is wrong."
-    )
-    assert found["later"][2] == "not run" and found["later"][3] == ""
+    assert found["twice"][2:4] == ["reproduced", "paper's"]
+    effect = "slow against fast: 2 [2, 2], claimed 2 (2 seeds)"
+    assert found["twice"][4] == f"*exactly*<br>{effect}<br><small>`study`, full</small>"
+    assert found["faster"][2] == "refuted"
+    assert found["published"][2] == "refuted" and found["published"][4].startswith("*within 10 %")
+    assert found["published"][1].endswith("<br><small>It is wrong.</small>")
+    assert found["later"][2:] == ["not run", "`study`, never"]
     assert found["nowhere"][2] == "cannot be run here: there is no laboratory"
 
 
@@ -137,9 +143,8 @@ def test_results_stand_in_for_runs_that_are_gone(here: Path) -> None:
     first = (here / "results.csv").read_text()
     assert len(first.splitlines()) == 1 + 4  # two speeds, two seeds, one column that claims are about
     (here / "runs").rename(here / "gone")
-    kept = rows(call(*words).out)
-    assert kept["twice"][3] == judged["twice"][3]
-    assert kept["twice"][2].startswith("**reproduced** exactly; recorded: ")
+    assert rows(call(*words).out)["twice"] == judged["twice"]
+    assert csv_rows("--results", "results.csv")["twice"]["status"].startswith("**reproduced** exactly; recorded: ")
     assert call(*words, "--record").code == 0 and (here / "results.csv").read_text() == first
 
 
@@ -153,8 +158,9 @@ def test_a_smaller_study_stands_in_and_is_called_so(here: Path) -> None:
     run()
     text = CLAIMS.replace('size = "never"\n', 'size = "never"\nsmaller = [{ study = "study.toml", size = "full" }]\n')
     (here / "claims.toml").write_text(text)
-    found = rows(call("study", "claims", "claims.toml").out)["later"]
-    assert "smaller scale" in found[2] and found[4] == "`edgesim study run study.toml --size full`"
+    found = csv_rows()["later"]
+    assert "smaller scale" in found["status"] and found["scale"] == "smaller"
+    assert found["command"] == "edgesim study run study.toml --size full"
 
 
 @full
@@ -166,11 +172,11 @@ def test_a_smaller_study_may_test_a_claim_in_some_cells_alone(here: Path) -> Non
     for cell in ("", ', cell = { speed = "fast" }', ', cell = { speed = "none" }'):
         more = f'smaller = [{{ study = "study.toml", size = "full"{cell} }}]\n'
         (here / "claims.toml").write_text(cut.replace('size = "never"\n', f'size = "never"\n{more}'))
-        found[cell] = call("study", "claims", "claims.toml")
+        found[cell] = call("study", "claims", "claims.toml", "--csv", f"{len(found)}.csv")
     both, fast, none = found.values()
-    assert rows(both.out)["later"][2].startswith("**refuted**")
-    assert rows(fast.out)["later"][2].startswith("**reproduced**")
-    assert rows(fast.out)["later"][4] == "`edgesim study run study.toml --size full --only speed=fast`"
+    assert rows(both.out)["later"][2] == "refuted"
+    assert rows(fast.out)["later"][2] == "reproduced"
+    assert "study run study.toml --size full --only speed=fast" in (here / "1.csv").read_text()
     assert none.code == 2 and "claim 'later': study.toml: smaller.cell: no cell has speed=none" in none.err
 
 
@@ -183,17 +189,20 @@ def test_a_smaller_study_may_compare_another_column(here: Path) -> None:
         'ratio = { column = "round_s", first = { speed = "slow" }, than = { speed = "fast" }, value = 1, within = 0.1 }'
     )
 
-    def judged(column: str, rule: str = ratio) -> Done:
+    def claim(column: str, rule: str = ratio) -> None:
         more = f'smaller = [{{ study = "study.toml", size = "full"{column} }}]'
         text = CLAIMS.replace('size = "never"\n', f'size = "never"\n{more}\n').replace(number, rule)
         (here / "claims.toml").write_text(text)
-        return call("study", "claims", "claims.toml")
 
-    assert rows(judged("").out)["later"][2].startswith("**refuted** within 10 %; smaller scale; runs of ")
-    status = rows(judged(', column = "flops"').out)["later"][2]
+    claim("")
+    assert csv_rows()["later"]["status"].startswith("**refuted** within 10 %; smaller scale; runs of ")
+    claim(', column = "flops"')
+    status = csv_rows()["later"]["status"]
     assert status.startswith("**reproduced** within 10 %; smaller scale, by `flops`; runs of ")
-    assert "unknown column 'flopz'" in judged(', column = "flopz"').err
-    refused = judged(', column = "flops"', number)
+    claim(', column = "flopz"')
+    assert "unknown column 'flopz'" in call("study", "claims", "claims.toml").err
+    claim(', column = "flops"', number)
+    refused = call("study", "claims", "claims.toml")
     assert refused.code == 2 and "claim 'later': smaller.column: goes with a claim about one column" in refused.err
 
 
@@ -405,9 +414,11 @@ def test_every_claim_has_a_row_on_the_page() -> None:
     claims = [claim for file in FILES for claim in read_fixed(file, ClaimsFile).claims]
     assert len(FILES) == 5 and len({claim.id for claim in claims}) == len(claims) >= 80
     page = rows((ROOT / "docs" / "explanation" / "claims.md").read_text())
-    assert list(page) == [claim.id for claim in claims]
-    for claim in claims:
-        assert page[claim.id][1] == claim.says and page[claim.id][2], claim.id
+    table = list(csv.DictReader((ROOT / "docs" / "data" / "claims.csv").read_text().splitlines()))
+    assert [each["id"] for each in table] == [claim.id for claim in claims] and len(page) == len(claims)
+    for claim, each in zip(claims, table, strict=True):
+        assert page[claim.id][1].partition("<br>")[0] == each["claim"] == claim.says
+        assert page[claim.id][2] == (each["status"] if each["verdict"] == "not run" else each["verdict"])
 
 
 @full

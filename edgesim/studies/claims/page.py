@@ -1,68 +1,192 @@
-"""The page of claims: a table for each paper and a row for each claim."""
+"""The page of claims: a chart, a table for each paper and a row for each claim; and the same as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from os.path import normpath
+from pathlib import Path
 
 from edgesim.studies.claims.claim import NumberRule, OrderRule, RatioRule
 from edgesim.studies.claims.judge import Chapter, ClaimEffect, ClaimVerdict, Judged, verdicts
 
 _MOST_SHOWN = 4  # effects of a claim. Of more effects only the smallest and the largest are shown
-_HEADINGS = ("where", "claim", "status", "effect", "runs", "what explains it")
+_HEADINGS = ("where", "claim", "verdict", "scale", "effect")
+_OPEN_HEADINGS = ("where", "claim", "status", "study")
+_COLUMNS = ("paper", "id", "where", "claim", "verdict", "scale", "status", "effect", "command", "what explains it")
+_NOT_RUN = "not run"
+_COLOURS: Mapping[str, tuple[str, str]] = {  # of a bar, and of the number on it
+    ClaimVerdict.REPRODUCED: ("#0072b2", "#fff"),
+    ClaimVerdict.ORDER: ("#56b4e9", "#000"),
+    ClaimVerdict.UNDECIDED: ("#c9c9c9", "#000"),
+    ClaimVerdict.REFUTED: ("#e69f00", "#000"),
+    _NOT_RUN: ("none", "currentColor"),
+}
 HEAD = """# Claims
 
-What five papers claim, and what edgesim's runs say of each claim. This page is written by a command from run folders,
-and from a file of results for runs whose folders are not kept; no verdict on it was written by hand:
+The claims of {papers} papers, each with the verdict of edgesim's runs. A command writes this page from run folders, and
+from a file of results for runs whose folders are gone. No verdict was written by hand:
 
 <!-- not run: it takes minutes, and runs that take days -->
 ```sh
 {command}
 ```
 
-Each row names the command that makes its runs. **Status**:
+- *reproduced*: A number is within the tolerance that the row names. An order or a side holds with its whole 95 %
+  interval over seeds (Student's t, of ratios BCa), in every pair that the claim is about.
+- *same order*: The mean of every pair agrees, but some interval reaches the other side, or there is one seed.
+- *undecided*: For some pair the mean disagrees or misses the tolerance, and its interval allows both. Or runs ended
+  before they reached the target, so that the size of a difference or ratio is not known.
+- *refuted*: For some pair the whole interval disagrees or misses the tolerance. Intervals are not corrected for
+  multiple comparisons.
 
-- *reproduced*: a number is within the tolerance that the row names; an order or a side holds with its whole 95 %
-  interval over seeds (Student's t; of ratios BCa), in every pair that the claim is about.
-- *same order*: the same on the mean of every pair, but some interval reaches the other side, or there is one seed.
-- *undecided*: for some pair the mean is on the other side, or outside the tolerance, and its interval allows both; or
-  runs ended before they arrived, so that the size of a difference or ratio is not known.
-- *refuted*: for some pair the whole interval is on the other side, or outside the tolerance. Intervals are not
-  corrected for being many.
-- *so far*: some of the pairs or numbers were not run.
-- *smaller scale*: judged by a study with less data, fewer devices, rounds or seeds than the paper's, which says little.
-- *recorded*: from results of earlier runs (revision and date, or the page that has them), not from runs that are there.
-- *not run*, with the hours that the missing runs take in two processes of this host, where they can be estimated;
-  *cannot be run here*, with the reason; *elsewhere*: by the command named.
+*So far* marks a claim of which some pairs or numbers were not run. A *smaller* scale is a study with less data, fewer
+devices, rounds or seeds than the paper's, which says little. Hours of missing runs are for two processes of one host.
 
-In **effect** stand means over seeds, [their 95 % interval], what was claimed (of numbers) and how many seeds. Of
-many pairs or numbers the two ends are shown.
+An *effect* is a mean over seeds, [its 95 % interval], the published number if there is one, and the number of seeds.
+Of many pairs or numbers the two ends are shown. The name of the study file and its size follow.{csv}
 """
 
 
-def page(chapters: Sequence[Chapter], command: str) -> str:
-    """Return the page as Markdown. `command`: the command line that writes the page."""
+def page(chapters: Sequence[Chapter], command: str, csv_file: str = "") -> str:
+    """Return the page as Markdown.
+
+    `command`: the command line that writes the page. `csv_file`: path from the page to its rows as CSV.
+    """
     counts = verdicts(chapters)
     total = f"{sum(counts.values())} claims: " + ", ".join(f"{count} {name}" for name, count in counts.items())
-    parts = [HEAD.format(command=command), f"{total}.\n"]
+    about_csv = (
+        f"\n[The CSV file]({csv_file}) also has the whole command of each row and the revision of recorded results."
+        if csv_file
+        else ""
+    )
+    lines = textwrap.wrap(command, 72, break_long_words=False, break_on_hyphens=False)
+    head = HEAD.format(papers=len(chapters), command=" \\\n    ".join(lines), csv=about_csv)
+    return "\n".join([head, f"{total}.\n", _chart(chapters), *(_section(each, csv_file) for each in chapters)])
+
+
+def as_csv(chapters: Sequence[Chapter]) -> str:
+    """Return a row for each claim as CSV, with its whole status, command and effects."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(_COLUMNS)
     for chapter in chapters:
-        parts.append(f"## {chapter.file.paper}\n\n{chapter.file.source}\n")
-        rows: list[Sequence[str]] = [_HEADINGS, ["---"] * len(_HEADINGS)]
-        for judged in chapter.claims:
-            claim = judged.claim
-            test = judged.test or next(iter(claim.tests), None)
-            command = ""
-            if test is not None:
-                file = normpath(chapter.folder / test.study)
-                labels = test.cell if claim.rule is None or test != claim.tests[0] else claim.rule.cell
-                only = ",".join(f"{axis}={label}" for axis, label in labels.items())
-                command = f"`edgesim study run {file} --size {test.size}{f' --only {only}' if only else ''}`"
-            where = f"{claim.where} <a id='{claim.id}'></a>"
-            rows.append((where, claim.says, status(judged), effects(judged.found.effects), command, claim.why))
-        lines = (" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows)
-        parts.append("\n".join(f"| {line} |" for line in lines) + "\n")
+        for each in chapter.claims:
+            claim = each.claim
+            rows.writerow(
+                (chapter.file.paper, claim.id, claim.where, claim.says, _verdict(each), _scale(each), status(each))
+                + (effects(each.found.effects, "; "), _command(each, chapter), claim.why)
+            )
+    return text.getvalue()
+
+
+def _section(chapter: Chapter, csv_file: str) -> str:
+    """Return the section of a paper: a table of judged claims, and a folded one of the others."""
+    where = {each.claim.id: f"{each.claim.where} <a id='{each.claim.id}'></a>" for each in chapter.claims}
+    judged = [
+        (
+            where[each.claim.id],
+            "<br>".join(filter(None, [each.claim.says, _small(each.claim.why)])),
+            *(_verdict(each), _scale(each)),
+            "<br>".join(filter(None, [_details(each), effects(each.found.effects), _small(_study(each))])),
+        )
+        for each in chapter.claims
+        if each.found.verdict is not None
+    ]
+    others = [
+        (where[each.claim.id], each.claim.says, status(each), _study(each))
+        for each in chapter.claims
+        if each.found.verdict is None
+    ]
+    link = f' data-csv="{csv_file}"' if csv_file else ""
+    parts = [f"## {chapter.file.paper}\n\n{chapter.file.source}\n"]
+    if judged:
+        parts.append(
+            f'<div class="filtered" markdown data-select="3,4"{link}>\n\n{_table(_HEADINGS, judged)}\n</div>\n'
+        )
+    if others:
+        summary = f"{len(others)} claim{'s'[: len(others) != 1]} without runs"
+        table = _table(_OPEN_HEADINGS, others)
+        parts.append(f"<details markdown>\n<summary>{summary}</summary>\n\n{table}\n</details>\n")
     return "\n".join(parts)
+
+
+def _small(text: str) -> str:
+    return f"<small>{text}</small>" if text else ""
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    cells = (" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) for line in lines)
+    return "\n".join(f"| {line} |" for line in cells) + "\n"
+
+
+def _chart(chapters: Sequence[Chapter]) -> str:
+    """Return the number of claims by paper and verdict as a drawing, and its legend."""
+    rows = {each.file.paper: Counter(map(_verdict, each.claims)) for each in chapters}
+    scale = 480 / max((counts.total() for counts in rows.values()), default=1)
+    height = 30 * len(rows) + 34
+    said = "; ".join(
+        f"{paper}: {', '.join(f'{n} {name}' for name, n in counts.items())}" for paper, counts in rows.items()
+    )
+    drawn = [f'<svg viewBox="0 0 680 {height}" role="img" aria-label="{said}" font-size="13">']
+    for place, (paper, counts) in enumerate(rows.items()):
+        drawn.append(
+            f'<text x="150" y="{30 * place + 18}" text-anchor="end" fill="currentColor">{escape(paper)}</text>'
+        )
+        drawn += _bar(counts, 30 * place, scale)
+    for place, (name, (ground, _)) in enumerate(_COLOURS.items()):
+        x, y = 160 + 100 * place, height - 22
+        drawn.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{ground}" stroke="currentColor"/>')
+        drawn.append(f'<text x="{x + 18}" y="{y + 11}" fill="currentColor">{name}</text>')
+    return "<figure class='chart'>\n" + "\n".join(drawn) + "\n</svg>\n</figure>\n"
+
+
+def _bar(counts: Mapping[str, int], top: float, scale: float) -> Iterator[str]:
+    left = 160.0
+    for name, (ground, ink) in _COLOURS.items():
+        wide = counts.get(name, 0) * scale
+        if wide:
+            box = f'x="{left:.1f}" y="{top}" width="{wide:.1f}" height="24"'
+            yield f'<rect {box} fill="{ground}" stroke="currentColor"/>'
+        if wide > 18:
+            middle = left + wide / 2
+            yield f'<text x="{middle:.1f}" y="{top + 17}" text-anchor="middle" fill="{ink}">{counts[name]}</text>'
+        left += wide
+
+
+def _verdict(judged: Judged) -> str:
+    return _NOT_RUN if judged.found.verdict is None else str(judged.found.verdict)
+
+
+def _scale(judged: Judged) -> str:
+    """Return the scale of the runs that a claim was judged by."""
+    if judged.found.verdict is None:
+        return ""
+    return "smaller" if judged.smaller else "paper's"
+
+
+def _command(judged: Judged, chapter: Chapter) -> str:
+    """Return the command that makes the runs of a claim, "" if it has no study."""
+    claim = judged.claim
+    test = judged.test or next(iter(claim.tests), None)
+    if test is None:
+        return ""
+    file = normpath(chapter.folder / test.study)
+    labels = test.cell if claim.rule is None or test != claim.tests[0] else claim.rule.cell
+    only = ",".join(f"{axis}={label}" for axis, label in labels.items())
+    return f"edgesim study run {file} --size {test.size}{f' --only {only}' if only else ''}"
+
+
+def _study(judged: Judged) -> str:
+    """Return the name of a claim's study and its size, in short."""
+    test = judged.test or next(iter(judged.claim.tests), None)
+    return "" if test is None else f"`{Path(test.study).stem}`, {test.size}"
 
 
 def status(judged: Judged) -> str:
@@ -77,17 +201,7 @@ def status(judged: Judged) -> str:
             return f"not run: needs {claim.needs}"
         hours = judged.hours
         return "not run" if hours is None else f"not run: needs about {float(f'{hours / 2:.2g}'):,g} hours on 2 cores"
-    tolerance, rule = "", claim.rule
-    within = None if rule is None or isinstance(rule, OrderRule) else rule.within
-    if within is not None and found.verdict != ClaimVerdict.ORDER:
-        shown = f"{100 * within:.2g} %" if isinstance(rule, NumberRule | RatioRule) else f"{within:.2g}"
-        tolerance = f" within {shown}" if within > 1e-6 else " exactly"
-    partly = " so far" if len(found.effects) < found.of else ""
-    words = [f"**{found.verdict}**{tolerance}{partly}"]
-    if found.of > 1:
-        words.append(f"{found.as_claimed} of {len(found.effects)} as claimed")
-    if partly:
-        words.append(f"{len(found.effects)} of {found.of} were run")
+    words = [f"**{found.verdict}**{_tolerance(judged)}{' so far' if _is_partly(judged) else ''}", *_shares(judged)]
     if judged.smaller:
         words.append("smaller scale" + (f", by `{judged.test.column}`" if judged.test and judged.test.column else ""))
     if judged.made:
@@ -97,14 +211,44 @@ def status(judged: Judged) -> str:
     return "; ".join(words)
 
 
-def effects(found: Sequence[ClaimEffect]) -> str:
+def _details(judged: Judged) -> str:
+    """Return what narrows a verdict: its tolerance, the shares of pairs, another column."""
+    by = [f"by `{judged.test.column}`"] if judged.smaller and judged.test and judged.test.column else []
+    so_far = ["so far"] if _is_partly(judged) else []
+    words = "; ".join(filter(None, [_tolerance(judged).strip(), *so_far, *_shares(judged), *by]))
+    return f"*{words}*" if words else ""
+
+
+def _is_partly(judged: Judged) -> bool:
+    return len(judged.found.effects) < judged.found.of
+
+
+def _tolerance(judged: Judged) -> str:
+    rule = judged.claim.rule
+    within = None if rule is None or isinstance(rule, OrderRule) else rule.within
+    if within is None or judged.found.verdict == ClaimVerdict.ORDER:
+        return ""
+    shown = f"{100 * within:.2g} %" if isinstance(rule, NumberRule | RatioRule) else f"{within:.2g}"
+    return f" within {shown}" if within > 1e-6 else " exactly"
+
+
+def _shares(judged: Judged) -> Iterator[str]:
+    """Yield the number of pairs that agree, and the number that were run, where they say more than the verdict."""
+    found = judged.found
+    if found.of > 1:
+        yield f"{found.as_claimed} of {len(found.effects)} as claimed"
+    if _is_partly(judged):
+        yield f"{len(found.effects)} of {found.of} were run"
+
+
+def effects(found: Sequence[ClaimEffect], between: str = "<br>") -> str:
     """Return all effects in words, or the smallest and the largest of many."""
     if len(found) <= _MOST_SHOWN:
-        return "<br>".join(map(_effect, found))
+        return between.join(map(_effect, found))
     ends = sorted(
         found, key=lambda each: each.value / (each.claimed if math.isfinite(each.claimed) and each.claimed != 0 else 1)
     )
-    return f"from {_effect(ends[0])}<br>to {_effect(ends[-1])}"
+    return f"from {_effect(ends[0])}{between}to {_effect(ends[-1])}"
 
 
 def _effect(effect: ClaimEffect) -> str:
