@@ -68,14 +68,15 @@ def heading(column: str) -> str:
 def unit_for(column: str, largest: float) -> DisplayUnit:
     """Return the unit in which `largest` base units, a value of this column, is a short number.
 
-    It is the largest unit in which the number is at least 2, or at least 1 for units up to the base unit. A column
-    without a unit suffix gets the unit "" of size 1.
+    It is the largest unit in which the number is at least 2, rounds to 1 ("1 Mbit/s" for 1000 kbit/s), or is at least 1
+    for units up to the base unit. A column without a unit suffix gets the unit "" of size 1.
     """
     units = next((units for suffixes, units in _UNITS.items() if column.endswith(suffixes)), _PLAIN)
     base = next(unit for unit in units if unit.size == 1)
     if largest == 0 or not math.isfinite(largest):
         return base
-    fit = [unit for unit in units if largest >= (1 if unit.size <= 1 else 2) * unit.size]
+    sizes = [(unit, largest / unit.size) for unit in units]
+    fit = [unit for unit, size in sizes if size >= (1 if unit.size <= 1 else 2) or _short(size) == "1"]
     return max(fit, key=lambda unit: unit.size, default=units[0])
 
 

@@ -46,7 +46,7 @@ def drawn(glance: Glance, **options: Any) -> str:
 
 def test_a_glance_on_one_line() -> None:
     """30 of 40 rounds are left: three times the 30 s of the host, and three times the 60 s simulated."""
-    said = "round 10/40  accuracy 0.4000  60 s  2.5 kJ (400 J above idle)  3 busy, 15 idle, 2 away  "
+    said = "round 10/40  accuracy 0.4000  1 min  2.5 kJ (400 J above idle)  3 busy, 15 idle, 2 away  "
     assert line_of(GLANCE) == said + "host time left 90 s, simulated 3 min"
 
 
@@ -54,9 +54,9 @@ def test_a_panel_says_fleet_jobs_accuracy_energy_and_what_is_left() -> None:
     lines = [" ".join(line.strip("│ ").split()) for line in drawn(GLANCE).splitlines()]
     assert "mine: fedavg" in lines[0] and "round 10/40 running 25%" in lines
     assert "accuracy 0.4000, best 0.5000 ▁▅▄" in lines
-    assert "energy 2.5 kJ (400 J above idle)" in lines and "simulated 60 s" in lines
+    assert "energy 2.5 kJ (400 J above idle)" in lines and "simulated 1 min" in lines
     assert "fleet 20 devices: 3 busy, 15 idle, 2 away" in lines
-    assert "jobs 3 jobs at work 60 s into the run" in lines
+    assert "jobs 3 jobs at work 1 min into the run" in lines
     assert "left host time left 90 s, simulated 3 min" in lines
 
 
@@ -70,8 +70,8 @@ def test_a_run_that_says_little_is_shown_nevertheless() -> None:
     ("limits", "said"),
     [
         (Limits(sim_time=240.0), "host time left 90 s, simulated 3 min"),
-        (Limits(energy=5000.0), "host time left 30 s, simulated 60 s"),
-        (Limits(rounds=40, energy=5000.0), "host time left 30 s, by stop.energy, simulated 60 s"),
+        (Limits(energy=5000.0), "host time left 30 s, simulated 1 min"),
+        (Limits(rounds=40, energy=5000.0), "host time left 30 s, by stop.energy, simulated 1 min"),
         (
             Limits(rounds=40, accuracy=0.9),
             "host time left at most 90 s, by stop.rounds, less if accuracy 0.9 comes first",

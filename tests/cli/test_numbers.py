@@ -46,7 +46,9 @@ def test_minutes_below_one_are_seconds() -> None:
         ("_s", 120.0, 292.2, "2 to 4.87 min"),
         ("energy_j", -1500.0, 2500.0, "-1.5 to 2.5 kJ"),
         ("_s", 0.0, 7200.0, "0 to 2 h"),
-        ("_bps", 1e6, 1.0001e6, "1000 kbit/s"),
+        ("_bps", 1e6, 1.0001e6, "1 Mbit/s"),
+        ("_bps", 1.1e6, 1.9e6, "1100 to 1900 kbit/s"),
+        ("_s", 59.99, 60.01, "1 min"),
     ],
 )
 def test_a_range_has_the_unit_of_its_largest(column: str, low: float, high: float, says: str) -> None:
