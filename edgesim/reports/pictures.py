@@ -99,7 +99,8 @@ def accuracy(
 
     `points`: a row per evaluation, with setting, run, the metric and the columns of `against`, ascending in a run.
     Several runs are drawn as their mean, with a band from the lowest to the highest, see `mean_and_range`. `targets`
-    are dashed. Raises ConfigError for an unknown x axis or nothing to draw.
+    are dashed, or named above the panels if they are outside the range of the curves. Raises ConfigError for an unknown
+    x axis or nothing to draw.
     """
     unknown = [name for name in against if name not in QUANTITIES]
     if unknown:
@@ -119,17 +120,29 @@ def accuracy(
             bands = [(line.x, *line.band, look["color"]) for line, look in zip(lines, each, strict=True) if line.band]
             for x, low, high, colour in bands:
                 axis.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-            for target in targets:
-                axis.axhline(target, color="0.45", linestyle="--", linewidth=0.9, zorder=1)
             axis.set(xlabel=unit.after(QUANTITIES[quantity]), ylabel="")
             axis.set_xlim(left=0)
             seaborn.despine(ax=axis)
         axes[0].set_ylabel(f"test {metric}")
+        _mark_targets(axes, targets)
         if title:
             drawn.suptitle(title, fontsize="large")
         legend_below(drawn, axes[0].get_legend_handles_labels()[0], labels)
         drawn.draw_without_rendering()  # ticks are made when they are first drawn, in the style of that moment
         return drawn
+
+
+def _mark_targets(axes: Sequence[Axes], targets: Sequence[float]) -> None:
+    """Draw targets as dashed lines. Those outside the common y axis, which would squeeze the curves, become a title."""
+    low, high = axes[0].get_ylim()
+    for target in targets:
+        if low <= target <= high:
+            for axis in axes:
+                axis.axhline(target, color="0.45", linestyle="--", linewidth=0.9, zorder=1)
+    sides = {"above": [each for each in targets if each > high], "below": [each for each in targets if each < low]}
+    words = [f"{side} the axis: {', '.join(f'{each:g}' for each in of)}" for side, of in sides.items() if of]
+    if words:
+        axes[-1].set_title(f"targets {'; '.join(words)}", loc="right", fontsize="small", color="0.35")
 
 
 def plot_runs(

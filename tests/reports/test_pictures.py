@@ -142,6 +142,12 @@ def test_accuracy_has_a_band_over_seeds():
     assert one.get_linestyle() != other.get_linestyle() and one.get_marker() != other.get_marker()
 
 
+def test_targets_outside_the_curves_are_named_and_take_no_room():
+    bare, axis = (accuracy(POINTS, ["sim_time_s"], targets, 3.5).axes[0] for targets in ([], [0.7, 0.9, 0.95]))
+    assert axis.get_ylim() == bare.get_ylim() and len(axis.get_lines()) == 2 + 1
+    assert axis.get_title(loc="right") == "targets above the axis: 0.9, 0.95" and not bare.get_title(loc="right")
+
+
 def test_runs_that_did_not_arrive_are_open_triangles():
     figure = time_to_target(VALUES, SUMMARY, "sim_time_s", "time to 80 %")
     axis = figure.axes[0]
