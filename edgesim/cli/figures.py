@@ -193,6 +193,9 @@ def _cost(wanted: Wanted) -> Any:
 
 
 def _heat(wanted: Wanted) -> Any:
+    import pandas as pd
+
+    from edgesim.config.display_names import axis_name, display_name
     from edgesim.reports.html.words import words_of
     from edgesim.reports.pictures import heat
     from edgesim.studies.values import axes_of
@@ -202,8 +205,10 @@ def _heat(wanted: Wanted) -> Any:
     axes = axes_of(rows)
     x = _axis(axes, wanted.x, "--x", "")
     y = _axis(axes, wanted.y, "--y", x)
-    cells = rows[[x, y, "middle"]].rename(columns={"middle": column})
-    return heat(cells, x, y, column, words_of(column), wanted.width_in)
+    names = (x, y) if axis_name(x) == axis_name(y) else (axis_name(x), axis_name(y))
+    shown = {name: [display_name(label) for label in rows[axis]] for name, axis in zip(names, (x, y), strict=True)}
+    cells = pd.DataFrame({**shown, column: rows["middle"]})
+    return heat(cells, *shown, column, words_of(column), wanted.width_in)
 
 
 def _rounds(wanted: Wanted) -> Any:

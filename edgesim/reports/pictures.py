@@ -7,6 +7,7 @@ Each setting has its own colour, and its own dash, mark or hatch. `width_in` is 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
@@ -55,6 +56,7 @@ from edgesim.reports.figures import (
 )
 from edgesim.reports.format import span, unit_for
 from edgesim.reports.groups import groups, mark, points_of
+from edgesim.reports.html.words import unit_of
 
 # --- accuracy ---------------------------------------------------------------------------------------------------
 
@@ -321,7 +323,7 @@ def pareto(
     """
     known = points.dropna(subset=[name for name in (x, y) if name in points])
     labels = settings_of(known, [x, y, "front"])
-    units = {name: unit_for(name.partition("@")[0], float(known[name].max())) for name in (x, y)}
+    units = {name: unit_of(name, float(known[name].max())) for name in (x, y)}
     front = known[known["front"]].sort_values(x, kind="stable")
     names = [
         label if on_front else f"{label} (dominated)" for label, on_front in zip(labels, known["front"], strict=True)
@@ -345,12 +347,15 @@ def pareto(
     return drawn
 
 
+_CHARACTER_IN = 0.062  # approximate width of a character of a title
+
+
 def heat(cells: pd.DataFrame, x: str, y: str, value: str, words: str = "", width_in: float = 3.5) -> Drawing:
-    """Return a heat map with a field for each pair of labels. A field without a number, or target, has a dash.
+    """Return a heat map with a field for each pair of labels. A field without a number is hatched.
 
     `cells`: a row per pair, with the columns `x`, `y` (labels, in the order in which they stand) and `value`, which
-    names its unit. inf: the target was not reached. Raises ConfigError if there is nothing to draw, or a pair
-    comes twice.
+    names its unit. inf: the target was not reached, so the colours span the other fields alone. Raises ConfigError if
+    there is nothing to draw, or a pair comes twice.
     """
     missing = [name for name in (x, y, value) if name not in cells]
     cells = cells if missing else cells.assign(**{value: cells[value].where(np.isfinite(cells[value]))})
@@ -361,21 +366,31 @@ def heat(cells: pd.DataFrame, x: str, y: str, value: str, words: str = "", width
         raise ConfigError(f"picture: several numbers for one pair of {x} and {y}; choose cells with --only")
     columns, rows = (list(dict.fromkeys(cells[name].astype(str))) for name in (x, y))
     grid = cells.astype({x: str, y: str}).pivot(index=y, columns=x, values=value).reindex(index=rows, columns=columns)
-    unit = unit_for(value.partition("@")[0], float(grid.abs().max().max()))
+    unit = unit_of(value, float(grid.abs().max().max()))
     numbers = grid.to_numpy(dtype=float) / unit.size
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    if low == high:  # a single colour: its scale begins at 0
+        low, high = min(0.0, low), max(0.0, high) or 1.0
     texts = np.array([[f"{number:.3g}" for number in row] for row in numbers])
-    with figure(width_in, max(1.6, 0.9 + 0.3 * len(rows))) as drawn:
+    title = textwrap.fill(unit.after(words or value), int(width_in / _CHARACTER_IN))
+    lines = title.count("\n") + sum(shortened(row, 16).count("\n") for row in rows)
+    with figure(width_in, max(1.6, 1.1 + 0.3 * len(rows)) + 0.13 * lines) as drawn:
         axis = drawn.subplots()
         # text is small where it has to be: three digits in a field
         size = min(8.0, 72 * 0.62 * width_in / len(columns) / 3.2)
         frame = pd.DataFrame(numbers, index=[shortened(row, 16) for row in rows], columns=columns)
-        look = {"linewidths": 0.8, "linecolor": "white", "annot_kws": {"fontsize": size}}
-        label = unit.after(words or value)
+        look = {"linewidths": 0.8, "linecolor": "white", "annot_kws": {"fontsize": size}, "vmin": low, "vmax": high}
         # of these colours equal steps are equal in grey, and the same for colour-blind readers
-        seaborn.heatmap(frame, ax=axis, annot=texts, fmt="", cmap="cividis", cbar_kws={"label": label}, **look)
-        for row, column in np.argwhere(np.isnan(numbers)):  # seaborn writes nothing there
-            axis.text(column + 0.5, row + 0.5, "–", ha="center", va="center", fontsize=size, color="0.3")
+        seaborn.heatmap(frame, ax=axis, annot=texts, fmt="", cmap="cividis", **look)
+        missing = "not reached" if "@" in value and size == 8.0 else "–"
+        for row, column in np.argwhere(np.isnan(numbers)):  # seaborn leaves them empty
+            hatched = {"facecolor": "0.96", "edgecolor": "0.75", "hatch": "////", "linewidth": 0}
+            axis.add_patch(Rectangle((column, row), 1, 1, **hatched))
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
+            told = {"ha": "center", "va": "center", "fontsize": min(size, 7.0), "color": INK, "bbox": box}
+            axis.text(column + 0.5, row + 0.5, missing, **told)
         axis.set(xlabel=x, ylabel=y)
+        axis.set_title(title, loc="left")
         axis.tick_params(length=0)
         axis.set_yticklabels(axis.get_yticklabels(), rotation=0)
     return drawn

@@ -210,7 +210,8 @@ def test_fields_of_a_heat_map():
     shown = np.ma.filled(axis.collections[0].get_array().reshape(2, 2).astype(float), np.nan)
     assert np.allclose(shown, [[1, 4], [2, np.nan]], equal_nan=True)
     assert sorted(text.get_text() for text in axis.texts) == ["1", "2", "4", "–"]
-    assert figure.axes[1].get_ylabel() == "energy (kJ)"
+    assert axis.get_title(loc="left") == "energy (kJ)"
+    assert [patch.get_xy() for patch in axis.patches if patch.get_hatch()] == [(1, 1)]
     twice = pd.concat([CELLS, CELLS.iloc[:1]])
     with pytest.raises(ConfigError, match="several numbers for one pair of deadline and method"):
         heat(twice, "deadline", "method", "energy_j")
@@ -268,12 +269,16 @@ def test_what_cannot_be_drawn_is_refused(call, says):
 
 
 def test_a_heat_map_of_targets_that_some_did_not_reach():
-    """The median of a cell that half of the runs did not reach is infinite: it has a dash, the others their colours."""
+    """A cell that half of the runs did not reach has an infinite median: it is hatched, and no colour counts it."""
     cells = pd.DataFrame(
         {"lr": ["0.1", "0.2", "0.1", "0.2"], "mu": ["0", "0", "1", "1"], "energy_j@0.8": [1e3, math.inf, 3e3, 2e3]}
     )
-    axes = heat(cells, "lr", "mu", "energy_j@0.8").axes
-    texts = [each.get_text() for each in axes[0].texts]
-    assert sorted(texts) == ["1", "2", "3", "–"] and axes[1].get_ylabel().endswith("(kJ)")
+    figure = heat(cells, "lr", "mu", "energy_j@0.8", "energy to 80 %")
+    texts = [each.get_text() for each in figure.axes[0].texts]
+    assert sorted(texts) == ["1", "2", "3", "not reached"]
+    assert figure.axes[0].get_title(loc="left") == "energy to 80 % (kJ)"
+    assert figure.axes[0].collections[0].get_clim() == (1.0, 3.0)
     with pytest.raises(ConfigError, match="there is nothing to draw"):
         heat(cells.assign(**{"energy_j@0.8": math.inf}), "lr", "mu", "energy_j@0.8")
+    one = heat(cells.assign(**{"energy_j@0.8": [1e3, math.inf, math.inf, math.inf]}), "lr", "mu", "energy_j@0.8")
+    assert one.axes[0].collections[0].get_clim() == (0.0, 1000.0)  # J, one number: its scale begins at 0

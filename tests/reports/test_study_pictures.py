@@ -58,7 +58,7 @@ def test_a_heat_map_is_over_the_axes(study):
         call("study", "plot", "two.toml", "--kind", "heat", "--column", "best_accuracy", "--out", "best.svg").code == 0
     )
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", (study / "best.svg").read_text())
-    assert {"method", "training.lr", "fedavg", "fedprox", "0.1", "0.02"} <= set(texts)
+    assert {"method", "lr", "FedAvg", "FedProx", "0.1", "0.02", "best accuracy (%)"} <= set(texts)
 
 
 @pytest.mark.parametrize("kind", ["targets", "energy", "rounds", "lorenz", "topology"])
