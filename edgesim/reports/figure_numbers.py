@@ -283,6 +283,14 @@ def target_rows(
     return unit_for(quantity, largest), largest, rows
 
 
+def jitter(count: int, width: float) -> np.ndarray:
+    """Return offsets of runs across a row of a chart, within `width`, so that equal runs do not cover each other.
+
+    Shape (count,). Neighbours differ by about half the width. The same count gives the same offsets.
+    """
+    return width * ((0.618034 * np.arange(count) + 0.5) % 1.0 - 0.5)
+
+
 def spans_of(point: Mapping[Any, Any], name: str) -> tuple[float, float] | None:
     """Return the distances from a number to the ends of its interval, below and above; None if one is not known."""
     low, high = (float(point.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))

@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,30 @@ def save(figure: Figure, out: Path, formats: Sequence[str] = USUAL) -> list[Path
 GREY = "0.62"  # colour of dominated settings
 INK = "0.25"  # colour of lines that are not data
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "oo", "++", "--")
-_DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
-_MARKERS = "osD^vPX*<>h"  # a length coprime to the other cycles, so that no two of some hundred settings look alike
+# Places in the palette of colours that are strong on white and on black, unlike its yellow, pink and grey.
+_STRONG = (0, 1, 2, 3, 4, 5, 9)
+# Dashes and marks of configurations, as matplotlib and as plotly call them.
+_DASHES: tuple[tuple[Any, str], ...] = (
+    ("-", "solid"),
+    ("--", "dash"),
+    ("-.", "dashdot"),
+    ((0, (1, 1.2)), "dot"),
+    ((0, (8, 2)), "longdash"),
+    ((0, (8, 2, 2, 2)), "longdashdot"),
+)
+_MARKS = {
+    "o": "circle",
+    "s": "square",
+    "D": "diamond",
+    "v": "triangle-down",
+    "^": "triangle-up",
+    "p": "pentagon",
+    "P": "cross",
+    "X": "x",
+    "*": "star",
+}
+# Places in the palette of what devices do, of which rounds and energy have different names.
+_ACTIVITIES = {"download": 0, "receive": 0, "compute": 1, "upload": 2, "transmit": 2, "idle": 7, "sleep": 4}
 _SMALL_IN = 3.6  # panels below this width have small letters, such as in a journal's column
 _FONT_IN = 0.075  # approximate width of a character of a legend
 _HANDLE_IN = 0.6
@@ -149,21 +172,49 @@ def colours(count: int) -> list[Any]:
     return [palette[i % len(palette)] for i in range(count)]
 
 
+def part_colours(parts: Sequence[str]) -> list[str]:
+    """Return the colours of parts of a bar as hexadecimal numbers. An activity has the same colour in all figures."""
+    palette = seaborn.color_palette(PALETTE).as_hex()
+    return [palette[_ACTIVITIES.get(part, _STRONG[i % len(_STRONG)])] for i, part in enumerate(parts)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingLook:
+    """Colour of a configuration as a hexadecimal number, its dashes and mark for matplotlib, and both for plotly."""
+
+    colour: str
+    linestyle: Any
+    marker: str
+    dash: str
+    symbol: str
+
+
+def setting_looks(count: int) -> list[SettingLook]:
+    """Return the looks of `count` configurations, the same in all pictures and in the report."""
+    palette, marks = seaborn.color_palette(PALETTE).as_hex(), list(_MARKS.items())
+    found, again = [], len(_STRONG) * len(marks)  # after so many, colours and marks come together again
+    for i in range(count):
+        marker, symbol = marks[i % len(marks)]
+        linestyle, dash = _DASHES[(i + i // len(_STRONG) + i // again) % len(_DASHES)]
+        colour = palette[_STRONG[i % len(_STRONG)]]
+        found.append(SettingLook(colour=colour, linestyle=linestyle, marker=marker, dash=dash, symbol=symbol))
+    return found
+
+
 def looks(count: int, scale: float = 1.0) -> list[dict[str, Any]]:
     """Return a colour, dashes and marker for each of `count` settings. Markers of neighbours have different places."""
-    palette = seaborn.color_palette(PALETTE)
     return [
         {
-            "color": palette[i % len(palette)],
-            "linestyle": _DASHES[(i + i // len(palette)) % len(_DASHES)],
-            "marker": _MARKERS[i % len(_MARKERS)],
+            "color": look.colour,
+            "linestyle": look.linestyle,
+            "marker": look.marker,
             "markevery": (0.12 * i / count, 0.12),
             "markersize": 5 * scale,
             "markeredgecolor": "white",
             "markeredgewidth": 0.4,
             "linewidth": 1.5 * scale,
         }
-        for i in range(count)
+        for i, look in enumerate(setting_looks(count))
     ]
 
 

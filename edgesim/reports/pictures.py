@@ -28,6 +28,7 @@ from edgesim.records.run import RecordedRun
 from edgesim.reports.figure_numbers import (
     PHASES,
     accuracy_lines,
+    jitter,
     length_lines,
     lorenz_lines,
     round_bars,
@@ -40,7 +41,6 @@ from edgesim.reports.figures import (
     GREY,
     HATCHES,
     INK,
-    PALETTE,
     STYLE,
     USUAL,
     Drawing,
@@ -50,6 +50,7 @@ from edgesim.reports.figures import (
     legend_below,
     legend_in,
     looks,
+    part_colours,
     save,
     shortened,
     style,
@@ -243,7 +244,7 @@ def time_to_target(
             dots: dict[str, Any] = {"s": 13, "color": colour, "alpha": 0.75, "linewidth": 0}
             open_: dict[str, Any] = {"s": 24, "marker": ">", "facecolor": "none", "edgecolor": colour, "linewidth": 0.9}
             for runs, how in ((row.arrived, dots), (row.censored, open_)):
-                axis.scatter(runs["value"] / unit.size, [place - 0.17] * len(runs), **how)
+                axis.scatter(runs["value"] / unit.size, place - 0.2 + jitter(len(runs), 0.22), **how)
             begin, high, middle = (each / unit.size for each in (row.begin, row.high, row.middle))
             if math.isfinite(begin) and math.isfinite(high):
                 axis.plot([begin, high], [place + 0.1] * 2, color=colour, linewidth=1.4, solid_capstyle="butt")
@@ -291,7 +292,7 @@ def stacked(
         places = np.arange(len(labels))[::-1]
         left = np.zeros(len(labels))
         patches = []
-        for i, (name, colour) in enumerate(zip(kinds, colours(len(kinds)), strict=True)):
+        for i, (name, colour) in enumerate(zip(kinds, part_colours(kinds), strict=True)):
             width = bars.means[name].to_numpy() / unit.size
             look = {"facecolor": colour, "edgecolor": "white", "hatch": HATCHES[i % len(HATCHES)], "linewidth": 0.4}
             axis.barh(places, width, 0.68, left, label=name, **look)
@@ -322,7 +323,7 @@ def pareto(
     grey. Raises ConfigError if there is nothing to draw.
     """
     known = points.dropna(subset=[name for name in (x, y) if name in points])
-    labels = settings_of(known, [x, y, "front"])
+    labels, every = settings_of(known, [x, y, "front"]), settings_of(points, [x, y, "front"])
     units = {name: unit_of(name, float(known[name].max())) for name in (x, y)}
     front = known[known["front"]].sort_values(x, kind="stable")
     names = [
@@ -333,7 +334,9 @@ def pareto(
         joined = axis.plot(front[x] / units[x].size, front[y] / units[y].size, color="0.4", linewidth=0.9, zorder=1)
         joined[0].set_gid("front")
         handles = []
-        for row, look in zip(known.to_dict("records"), looks(len(known)), strict=True):
+        each = dict(zip(every, looks(len(every)), strict=True))
+        for row in known.to_dict("records"):
+            look = each[row["setting"]]
             colour = look["color"] if row["front"] else GREY
             at_x, at_y = (row[name] / units[name].size for name in (x, y))
             ends = [[[span / units[name].size] for span in spans_of(row, name) or (0.0, 0.0)] for name in (x, y)]
@@ -446,7 +449,10 @@ def lorenz(devices: pd.DataFrame, value: str = "joules", words: str = "energy", 
 
 
 _MOST_ROWS = 60  # more rows could not be read
-_BAR_COLOURS = dict(zip(PHASES, seaborn.color_palette(PALETTE), strict=False)) | {"waiting": "0.92", "server": "0.6"}
+_BAR_COLOURS: dict[str, Any] = dict(zip(PHASES, part_colours(PHASES), strict=True)) | {
+    "waiting": "0.92",
+    "server": "0.6",
+}
 
 
 def plot_round(run: RecordedRun, number: int, out: Path) -> list[Path]:

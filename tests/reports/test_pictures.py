@@ -12,8 +12,8 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.figure_numbers import gini, lorenz_curve
-from edgesim.reports.figures import COLUMNS_IN, FORMATS, GREY, parse_width, save
+from edgesim.reports.figure_numbers import gini, jitter, lorenz_curve
+from edgesim.reports.figures import COLUMNS_IN, FORMATS, GREY, looks, parse_width, part_colours, save
 from edgesim.reports.pictures import accuracy, heat, lorenz, pareto, round_lengths, stacked, time_to_target, topology
 from tests.sizes import spread
 
@@ -281,4 +281,16 @@ def test_a_heat_map_of_targets_that_some_did_not_reach():
     with pytest.raises(ConfigError, match="there is nothing to draw"):
         heat(cells.assign(**{"energy_j@0.8": math.inf}), "lr", "mu", "energy_j@0.8")
     one = heat(cells.assign(**{"energy_j@0.8": [1e3, math.inf, math.inf, math.inf]}), "lr", "mu", "energy_j@0.8")
-    assert one.axes[0].collections[0].get_clim() == (0.0, 1000.0)  # J, one number: its scale begins at 0
+    assert one.axes[0].collections[0].get_clim() == (0.0, 1.0)  # kJ, one number: its scale begins at 0
+
+
+def test_an_activity_and_a_configuration_look_alike_everywhere():
+    assert part_colours(["download", "compute", "upload"]) == part_colours(["receive", "compute", "transmit"])
+    assert part_colours(["idle", "compute"])[1] == part_colours(["compute", "idle"])[0]
+    each = {(look["color"], str(look["linestyle"]), look["marker"]) for look in looks(100)}
+    assert len(each) == 100
+
+
+def test_equal_runs_do_not_cover_each_other():
+    offsets = jitter(8, 0.2)
+    assert len(set(offsets.round(3))) == 8 and np.abs(offsets).max() <= 0.1 and jitter(1, 0.2).tolist() == [0.0]

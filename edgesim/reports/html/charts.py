@@ -9,50 +9,34 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn
 from plotly import graph_objects
 
 from edgesim.reports.figure_numbers import (
     PHASES,
     accuracy_lines,
+    jitter,
     length_lines,
     lorenz_lines,
     spans_of,
     stacked_bars,
     target_rows,
 )
-from edgesim.reports.figures import PALETTE
+from edgesim.reports.figures import part_colours, setting_looks
 from edgesim.reports.format import text, unit_for
 from edgesim.reports.html.content import Cell, Chart, Entry, ReportTable, SlowestRound, Tradeoff
 from edgesim.reports.html.words import number, percent, unit_of, words_of
 
-DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "pentagon", "cross", "x", "star")
 GREY = "#8a9099"
 PATTERNS = ("", "/", ".", "x", "\\", "|", "+", "-")
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12}
 _MARGIN = {"l": 52, "r": 14, "t": 10, "b": 44}
-# Places in the palette of colours that are strong on white and on black, unlike its yellow, pink and grey.
-_COLOURS = (0, 1, 2, 3, 4, 5, 9)
-
-
-def colours() -> list[str]:
-    """Return the colours of lines, as hexadecimal numbers."""
-    palette = seaborn.color_palette(PALETTE).as_hex()
-    return [palette[i] for i in _COLOURS]
 
 
 def looks(settings: Sequence[str]) -> dict[str, Entry]:
     """Return the colour, dash and mark of each setting."""
-    palette = colours()
     return {
-        label: Entry(
-            label=label,
-            colour=palette[i % len(palette)],
-            dash=DASHES[(i + i // len(palette)) % len(DASHES)],
-            symbol=SYMBOLS[i % len(SYMBOLS)],
-        )
-        for i, label in enumerate(settings)
+        label: Entry(label=label, colour=look.colour, dash=look.dash, symbol=look.symbol)
+        for label, look in zip(settings, setting_looks(len(settings)), strict=True)
     }
 
 
@@ -221,7 +205,7 @@ def target_chart(values: pd.DataFrame, summary: pd.DataFrame, column: str, setti
         for runs, symbol, note in ((row.arrived, "circle", ""), (row.censored, "triangle-right-open", ", not reached")):
             dots = graph_objects.Scatter(
                 x=runs["value"] / unit.size,
-                y=[place + 0.16] * len(runs),
+                y=place + 0.2 + jitter(len(runs), 0.2),
                 mode="markers",
                 marker={"color": look.colour, "size": 7, "symbol": symbol},
                 meta=meta,
@@ -322,8 +306,8 @@ def tradeoff_chart(tradeoff: Tradeoff, settings: Sequence[str]) -> Chart:
 def stacked_chart(spent: pd.DataFrame, part: str, value: str, name: str, words: str) -> tuple[Chart, list[Entry]]:
     """Return a chart with a bar per setting, stacked by `part`, and the entries of its legend: see `stacked_bars`."""
     bars = stacked_bars(spent, part, value)
-    unit, labels, kinds, palette = bars.unit, list(bars.means.index), list(map(str, bars.means.columns)), colours()
-    entries = [Entry(label=kind, colour=palette[i % len(palette)]) for i, kind in enumerate(kinds)]
+    unit, labels, kinds = bars.unit, list(bars.means.index), list(map(str, bars.means.columns))
+    entries = [Entry(label=kind, colour=colour) for kind, colour in zip(kinds, part_colours(kinds), strict=True)]
     pattern = {"fgcolor": "#ffffff", "fillmode": "overlay", "size": 6}
     traces = [
         graph_objects.Bar(
@@ -406,7 +390,7 @@ _ROW_NAME = 24  # characters of a row's name, which is one line
 
 def phases() -> list[Entry]:
     """Return the legend of a Gantt chart."""
-    return [Entry(label=phase, colour=colour) for phase, colour in zip(PHASES, colours(), strict=False)]
+    return [Entry(label=phase, colour=colour) for phase, colour in zip(PHASES, part_colours(PHASES), strict=True)]
 
 
 def gantt_chart(slowest: SlowestRound) -> Chart:
