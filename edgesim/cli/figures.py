@@ -208,7 +208,7 @@ def _heat(wanted: Wanted) -> Any:
     names = (x, y) if axis_name(x) == axis_name(y) else (axis_name(x), axis_name(y))
     shown = {name: [display_name(label) for label in rows[axis]] for name, axis in zip(names, (x, y), strict=True)}
     cells = pd.DataFrame({**shown, column: rows["middle"]})
-    return heat(cells, *shown, column, words_of(column), wanted.width_in)
+    return heat(cells, *names, column, words_of(column), wanted.width_in)
 
 
 def _rounds(wanted: Wanted) -> Any:

@@ -294,7 +294,12 @@ def stacked(
         patches = []
         for i, (name, colour) in enumerate(zip(kinds, part_colours(kinds), strict=True)):
             width = bars.means[name].to_numpy() / unit.size
-            look = {"facecolor": colour, "edgecolor": "white", "hatch": HATCHES[i % len(HATCHES)], "linewidth": 0.4}
+            look: dict[str, Any] = {
+                "facecolor": colour,
+                "edgecolor": "white",
+                "hatch": HATCHES[i % len(HATCHES)],
+                "linewidth": 0.4,
+            }
             axis.barh(places, width, 0.68, left, label=name, **look)
             patches.append(Patch(**look))
             left += width
@@ -385,13 +390,19 @@ def heat(cells: pd.DataFrame, x: str, y: str, value: str, words: str = "", width
         look = {"linewidths": 0.8, "linecolor": "white", "annot_kws": {"fontsize": size}, "vmin": low, "vmax": high}
         # of these colours equal steps are equal in grey, and the same for colour-blind readers
         seaborn.heatmap(frame, ax=axis, annot=texts, fmt="", cmap="cividis", **look)
-        missing = "not reached" if "@" in value and size == 8.0 else "–"
+        blank = "not reached" if "@" in value and size == 8.0 else "–"
         for row, column in np.argwhere(np.isnan(numbers)):  # seaborn leaves them empty
-            hatched = {"facecolor": "0.96", "edgecolor": "0.75", "hatch": "////", "linewidth": 0}
+            hatched: dict[str, Any] = {"facecolor": "0.96", "edgecolor": "0.75", "hatch": "////", "linewidth": 0}
             axis.add_patch(Rectangle((column, row), 1, 1, **hatched))
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-            told = {"ha": "center", "va": "center", "fontsize": min(size, 7.0), "color": INK, "bbox": box}
-            axis.text(column + 0.5, row + 0.5, missing, **told)
+            told: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": min(size, 7.0),
+                "color": INK,
+                "bbox": box,
+            }
+            axis.text(column + 0.5, row + 0.5, blank, **told)
         axis.set(xlabel=x, ylabel=y)
         axis.set_title(title, loc="left")
         axis.tick_params(length=0)
