@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 from tests.sizes import full
 
 SCRIPTS = Path(__file__).parents[2] / "analysis"
+NOTEBOOK = SCRIPTS / "compare_methods.ipynb"
 
 
 def main_of(name):
@@ -53,6 +54,12 @@ def test_time_to_target(two_runs, capsys):
     assert lines[3] == "fedprox,0.5,1,0,,,,,,"
 
 
+def test_time_to_target_has_no_mean_over_the_runs_that_reached_it(fake_run, capsys):
+    runs = [fake_run("a", seed=1, accuracies=(0.2, 0.6)), fake_run("b", seed=2, accuracies=(0.2, 0.3))]
+    main_of("time_to_target.py")([run.folder for run in runs])
+    assert capsys.readouterr().out.splitlines()[1] == "fedavg,0.5,2,1,,,,,,"
+
+
 @pytest.mark.parametrize("name", ["accuracy_vs_time.py", "energy_breakdown.py", "time_to_target.py"])
 def test_a_missing_run_is_one_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [name, str(tmp_path / "nothing")])
@@ -63,14 +70,25 @@ def test_a_missing_run_is_one_line(name, tmp_path, monkeypatch, capsys):
     assert err.startswith(f"error: {tmp_path / 'nothing'}") and err.count("\n") == 1
 
 
-@full
-def test_the_notebook_runs_and_is_stored_without_outputs():
-    """In a kernel of its own, as a reader runs it: from the folder where it lies."""
-    notebook = nbformat.read(SCRIPTS / "compare_methods.ipynb", as_version=4)
+def test_the_notebook_is_stored_with_outputs():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": SCRIPTS}}).execute()
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))  # by one pass from top to bottom
+    kinds = [output["output_type"] for cell in code for output in cell["outputs"]]
+    assert all(cell["outputs"] for cell in code) and "error" not in kinds
+    assert NOTEBOOK.stat().st_size < 300_000
+    assert "jupyter execute --inplace compare_methods.ipynb" in notebook.cells[0]["source"]
+
+
+@full
+def test_the_notebook_runs(tmp_path):
+    """In a kernel of its own, as a reader runs it: from a folder beside the scenarios."""
+    (tmp_path / "scenarios").symlink_to(SCRIPTS.parent / "scenarios")
+    (tmp_path / "analysis").mkdir()
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    code = [cell for cell in notebook.cells if cell["cell_type"] == "code"]
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path / "analysis"}}).execute()
     shown = {cell["id"]: cell["outputs"] for cell in code}
     assert [kind for kind in shown["curves"][-1]["data"] if kind.startswith("image/")] == ["image/png"]
     for name in ("result", "one"):

@@ -32,6 +32,7 @@ LEFT_OUT = {
     "docs/howto/networks.md": 1,
     "docs/howto/objectives.md": 1,
     "docs/howto/own_loop.md": 2,
+    "docs/howto/python.md": 1,
     "docs/howto/speed.md": 5,
     "docs/howto/traces.md": 4,
     "docs/tutorial/first_decision.md": 1,
