@@ -167,9 +167,9 @@ def test_the_table_compares_with_the_baseline(runs):
 def test_words():
     assert words_of("energy_j@0.85-on") == "energy to 85\u00a0% for good"
     assert (number("energy_j@0.8", 3400.0), number("best_accuracy", 0.9312)) == ("3.4\u00a0kJ", "93.1\u00a0%")
-    assert interval(TIME, 60.0, math.inf) == "at least 60\u00a0s"
+    assert interval(TIME, 60.0, math.inf) == "at least 1\u00a0min"
     assert (
-        interval(TIME, 30.0, 90.0) == "30 to 90\u00a0s" and interval(TIME, 30.0, 90.0, 3600.0) == "0.5 to 1.5\u00a0min"
+        interval(TIME, 30.0, 90.0) == "30 to 90\u00a0s" and interval(TIME, 30.0, 90.0, 1800.0) == "0.5 to 1.5\u00a0min"
     )
     assert (change(0.74), change(1.05), change(3.14159), change(math.nan)) == (
         "−26\u00a0%",

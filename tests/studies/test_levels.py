@@ -47,7 +47,7 @@ def test_a_key_of_a_part_is_shown_alone_and_a_part_with_its_source() -> None:
         {"setting": "count 10"},
     ]
     waits = levels("which_deadline")["wait"]
-    assert waits[1].facts["setting"] == "protocol deadline: deadline 60 s" and waits[1].facts["source"]
+    assert waits[1].facts["setting"] == "protocol deadline: deadline 1 min" and waits[1].facts["source"]
 
 
 def test_a_speed_of_the_scenario_has_no_trust(tmp_path: Path) -> None:
