@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     TESTS = 19  # then the round: devices that test its model
     CLOCK_ERROR = 20  # below the number of a draw, not the seed: a word of the board, and one of the network
     APP = 21  # of a program: calls by device, then those before; and its server part
+    CELL = 22  # fading of transfers that share a band
 
 
 class PlanStream(IntEnum):

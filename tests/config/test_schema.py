@@ -100,8 +100,8 @@ def test_a_list_of_parts_may_be_one_part(shipped: dict[str, Any], kind: str) -> 
 
 def test_every_kind_of_part_is_in_the_schema() -> None:
     of_blocks = {kind for kind, key in KEYS.items() if key not in Scenario.model_fields}
-    # of a fleet block, its cpu, prices, shared links, edges
-    assert of_blocks == {"battery", "governor", "clock", "tariff", "discipline", "mobility"}
+    # of a fleet block, its cpu, prices, shared links, cells, edges
+    assert of_blocks == {"battery", "governor", "clock", "tariff", "discipline", "allocator", "mobility"}
 
 
 def test_the_schema_is_json_and_says_things_once(shipped: dict[str, Any]) -> None:

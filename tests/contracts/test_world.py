@@ -29,11 +29,14 @@ KEY = Key(5).at(7)
 
 FILES = Path(__file__).with_name("examples")
 LINK = {"up": {"log_uniform": ["1 Mbit/s", "9 Mbit/s"]}, "down": "8 Mbit/s", "latency": "20 ms"}
+CELL = {"bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}, "weight": {"uniform": [1, 3]}}
 
 # Arguments for parts that cannot do without or do nothing then, with spreads wherever a part takes them.
 SPREAD_WATTS = {"uniform": ["0.1 W", "0.5 W"]}
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("network", "wireless"): {"bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}},
+    ("network", "cell"): CELL,
+    ("allocator", "min_energy"): {"deadline": "20 s"},
     ("network", "fixed"): LINK,
     ("network", "shared"): LINK,
     ("network", "trace"): {"file": str(FILES / "rates.csv"), "latency": "20 ms"},
@@ -330,6 +333,7 @@ def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
         "peers": {"peers": table, "method": "dfedavg"},
         "topology": {"topology": table, "network": {"name": "shared", **LINK}},
         "discipline": {"network": {"name": "shared", **LINK, "discipline": table}},
+        "allocator": {"network": {"name": "cell", **CELL, "allocator": table}},
         "governor": {"fleet": [{**block, "cpu": {**block["cpu"], "governor": table}}]},
         "clock": {"fleet": [{**block, "cpu": {**block["cpu"], "clock": table, "governor": "just_in_time"}}]},
         "battery": {"fleet": [{**block, "battery": table}]},
@@ -344,7 +348,7 @@ def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
 
 
 WORLDS = ("cost", "network", "energy", "slowdown", "governor", "clock", "battery", "availability", "failure", "peers")
-WORLDS += ("topology", "tariff", "discipline", "mobility")
+WORLDS += ("topology", "tariff", "discipline", "allocator", "mobility")
 
 
 @pytest.mark.parametrize(("kind", "table"), [pytest.param(k, t, id=f"{k} {n}") for k in WORLDS for n, t in parts(k)])

@@ -13,6 +13,7 @@ from edgesim.config.plugins import PACKAGES, places_of
 from tests.calling import TINY, call
 from tests.sizes import spread
 
+CELL = "network={{name='cell',bandwidth='1 MHz',distance_m=100,allocator='{}'}}"
 GIVEN = "shared', up = '1 Mbit/s', down = '8 Mbit/s"
 
 
@@ -30,6 +31,7 @@ SEAMS = {
     "cost": Seam("x3", ("check", "flops"), ("cost='{}'",)),
     "network": Seam("fixed", ("build",), ("network={{name='{}',up='1 Mbit/s',down='8 Mbit/s'}}",)),
     "discipline": Seam("fair", ("links",), (f"network={{{{name='{GIVEN}',discipline='{{}}'}}}}",)),
+    "allocator": Seam("equal", ("divide", "claims"), (CELL,)),
     "energy": Seam("power", ("columns",), ("energy={{name='{}',idle='1 W',busy='4 W'}}",)),
     "slowdown": Seam("log_normal", ("build",), ("slowdown={{name='{}',sigma=0.5}}",)),
     "battery": Seam("rechargeable", ("build",), ("fleet.0.battery={{name='{}',capacity='10 kJ'}}",)),

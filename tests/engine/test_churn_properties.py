@@ -64,12 +64,18 @@ FAILURE_WITH_SERVER = st.one_of(
 OWN = {"up": ["20 kbit/s", {"log_uniform": [2e4, 2e5]}], "down": ["100 kbit/s"], "latency": [0, {"uniform": [0, 0.5]}]}
 SERVER = {"server_up": ["50 kbit/s", float("inf")], "server_down": ["80 kbit/s"], "server_latency": [0, 0.2]}
 SHARED = plugin("shared", **OWN, discipline=["fair", "fifo"])
+ALLOCATORS = ["equal", "min_max_time", "proportional", {"name": "min_energy", "deadline": "20 s"}]
+CELL = plugin(
+    "cell", bandwidth=["10 kHz"], distance_m=[{"uniform": [200, 3000]}], latency=[0, 0.2], waterfall=[0, 0.5],
+    fading=["none", "per_transfer"], allocator=ALLOCATORS, access=["fdma", "tdma", "noma"],
+)  # fmt: skip
 TOPOLOGY = st.one_of(
     plugin("star"), plugin("star", **SERVER), plugin("tree", **SERVER, edge_servers=[2], edge_up=["40 kbit/s"])
 )
 LINKS = st.one_of(
     st.fixed_dictionaries({"network": st.one_of(plugin("ideal"), plugin("fixed", **OWN))}),
     st.fixed_dictionaries({"network": SHARED, "topology": TOPOLOGY}),
+    st.fixed_dictionaries({"network": CELL, "topology": TOPOLOGY}),
 )
 CPU = st.fixed_dictionaries({"flops_per_s": st.sampled_from([1e6, 4e6, {"log_uniform": [5e5, 2e7]}])})
 BLOCK = {"count": st.integers(2, 4), "level": st.integers(1, 2), "cpu": CPU}

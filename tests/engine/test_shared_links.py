@@ -212,3 +212,52 @@ def test_a_device_without_a_path_is_refused(tmp_path):
     file.write_text("\n".join(lines))
     with pytest.raises(ConfigError, match=r"topology.*device 4"):
         simulate_null(timing_scenario(network=ACCESS, topology={"name": "file", "file": str(file)}))
+
+
+# --- cells --------------------------------------------------------------------------------------------------------
+
+ONE = {"count": 1, "cpu": {"flops_per_s": 1e9}}
+CELL = {"name": "cell", "bandwidth": "1 MHz", "distance_m": 100.0, "target_snr_db": 10.0, "efficiency": 0.25}
+
+
+def test_a_cell_of_three_devices():
+    """By hand: 10 dB on the whole band is 10 MHz of signal, so a third of it carries 1/3 x log2(31) Mbit/s.
+
+    All end together, so nothing is divided anew. The radio draws what it radiates over its efficiency.
+    """
+    jobs = equal_devices(3, network=CELL)
+    up_s = BITS / (1e6 / 3 * np.log2(1 + 10e6 / (1e6 / 3)))
+    down_s = BITS / (1e6 / 3 * np.log2(1 + 10 ** ((46 - 90.5 + 174) / 10) / 1e6))
+    assert jobs["down_s"].tolist() == pytest.approx([down_s] * 3, rel=1e-12)
+    assert jobs["up_s"].tolist() == pytest.approx([up_s] * 3, rel=1e-12)
+    assert jobs["up_j"].tolist() == pytest.approx([1.0 * up_s] * 3, rel=1e-12)  # of the energy model
+    radiated_w = 10 * 10**-20.4 * 1e6 * 10**9.05
+    own = frames(
+        simulate_null(
+            timing_scenario(
+                energy={"name": "power", "idle": "2 W", "busy": "5 W"},
+                fleet=[{"count": 3, "cpu": {"flops_per_s": 7.3806e8}}],
+                network=CELL,
+            )
+        )
+    )["jobs"]
+    assert own["up_j"].tolist() == pytest.approx([radiated_w / 0.25 * up_s] * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"network": {**CELL, "blocks": 5}}, "network.blocks: must be above 0 with access 'ofdma' and only there"),
+        ({"network": {**CELL, "access": "ofdma"}}, "network.blocks: must be above 0 with access 'ofdma'"),
+        ({"network": {**CELL, "allocator": "fair"}}, "unknown allocator 'fair'"),
+        ({"network": CELL, "topology": "ring"}, "topology.name: cells need base stations, those of a star or a tree"),
+        (
+            {"network": CELL, "fleet": [{**ONE, "network": {**CELL, "access": "noma"}}, ONE]},
+            "fleet.network: blocks must all be in cells of one band",
+        ),
+    ],
+)  # fmt: skip
+def test_cells_that_cannot_be(changes, says):
+    with pytest.raises(ConfigError) as refused:
+        simulate_null(timing_scenario(**changes))
+    assert says in str(refused.value)

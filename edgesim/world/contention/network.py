@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
 from edgesim.core.rng import Key, Purpose
 from edgesim.world.contention.base import SharedLinks
+from edgesim.world.contention.fair import FairLinks
 from edgesim.world.fleet import Fleet
+from edgesim.world.spectrum.cells import Air, CellLinks, Radios
 from edgesim.world.topology.base import Access, Hop, Paths, Tier, TreePaths, Wire
 
 
@@ -45,4 +49,19 @@ def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:
             [Tier(each.servers, Wire(each.up, each.down, each.latency)) for each in scenario.edges.above]
         )
     links = built(discipline, "network.discipline", SharedLinks, discipline.value.links, paths.capacity_bps)
-    return SharedNetwork(links, paths)
+    return SharedNetwork(_in_cells(links, fleet, Key(scenario.seed).at(Purpose.CELL)), paths)
+
+
+def _in_cells(links: SharedLinks, fleet: Fleet, key: Key) -> SharedLinks:
+    """Return links on which the devices share the hertz of cells, if they do; `key`: of fading."""
+    airs = [block.links.air for block in fleet.blocks if block.links.air is not None]
+    if not airs:
+        return links
+    assert isinstance(links, FairLinks)  # as cells have no other discipline
+    air = Air(
+        airs[0].spectrum,
+        np.concatenate([each.up_snr_hz for each in airs]),
+        np.concatenate([each.down_snr_hz for each in airs]),
+        np.concatenate([each.weights for each in airs]),
+    )
+    return CellLinks(links, Radios(air, fleet.transmit_w, fleet.receive_w, key))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from edgesim.config.plugin_fields import Chosen
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Draws, Key
+
+if TYPE_CHECKING:
+    from edgesim.world.spectrum.cells import Air, CellBand
 
 MTU_BYTES = 1500.0  # packets of an Ethernet frame; what is lost is sent again packet by packet
 
@@ -36,6 +39,7 @@ class Links(ABC):
     j_per_bit: Arr  # joules that the network spends on a bit to or from a device
     transmit_w: Arr | None = None
     receive_w: Arr | None = None
+    air: Air | None = None  # None: devices share no band
 
     @property
     def steady(self) -> bool:
@@ -69,6 +73,11 @@ class NetworkPart(ABC):
 
     constant_rates: ClassVar[bool] = False  # True: a topology may go on beyond the devices' links, which is then shared
     discipline: Chosen | None = None  # sharing of links by transfers; None: devices have links of their own
+
+    @property
+    def spectrum(self) -> CellBand | None:
+        """Band of the cells that devices share; None: there are no cells."""
+        return None
 
     @abstractmethod
     def build(self, n: int, key: Key, path: str) -> Links:
@@ -107,12 +116,17 @@ class ImpairedLinks(Links):
 
         Its mean is 1 / (1 - loss), as each sending of a packet of 1500 bytes gets lost by itself.
         """
-        if self.loss is None:
+        loss = self.loss_of(up)
+        if loss is None:
             return np.ones(len(rows))
         packets = np.ceil(nbytes / MTU_BYTES)
-        again = retransmissions(packets, self.loss[rows], self._one_way(draws, up))
+        again = retransmissions(packets, loss[rows], self._one_way(draws, up))
         sendings: Arr = 1.0 + again / np.maximum(packets, 1.0)
         return sendings
+
+    def loss_of(self, up: bool) -> Arr | None:
+        """Return the probability that a packet gets lost in one direction, shape (n,); None: none does."""
+        return self.loss
 
     def _one_way(self, draws: Draws, up: bool) -> Draws:
         return directed(replace(draws, key=draws.key.at(*self.apart)), up)
@@ -130,7 +144,7 @@ class SteadyLinks(ImpairedLinks):
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
         """Return seconds of whole transfers and those with the radio on; lost packets keep it on for longer."""
         air_s = 8.0 * nbytes / (self.up_bps if up else self.down_bps)[rows]
-        if self.loss is not None:
+        if self.loss_of(up) is not None:
             air_s = air_s * self.sendings(rows, nbytes, up, draws)
         return self.delay_s(rows, up, draws) + air_s, air_s
 

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -60,7 +60,7 @@ def _rayleigh_of_transfer(draws: Draws, up: bool) -> Arr:
     return gain
 
 
-_FADING = {"none": _unfaded, "per_round": _rayleigh_of_job, "per_transfer": _rayleigh_of_transfer}
+FADING = {"none": _unfaded, "per_round": _rayleigh_of_job, "per_transfer": _rayleigh_of_transfer}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,21 +97,26 @@ def shannon_bps(band_hz: Arr, snr: Arr) -> Arr:
     return rate_bps
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wireless(Impaired):
-    """Shannon rate B log2(1 + p h / (N0 B)) of each direction, h from path loss, shadowing and fading.
+class Signal(NamedTuple):
+    """Radio waves between n devices and their base station; arrays of shape (n,)."""
 
-    `bandwidth` (and `down_bandwidth`, if it differs) is what a device has for itself; `power` is that of a device,
-    `server_power` that of the server in a device's band. `distance_m` is measured on the ground. `shadowing_db`, the
-    standard deviation of a loss drawn once per device, is 8 for "macro", 4 for "uma_los" and 6 for "uma_nlos" in the
-    3GPP reports. Rayleigh `fading` is drawn once per job, for both directions, or for every transfer.
+    gain: Arr  # of power, by path loss and shadowing
+    power_w: Arr  # of devices
+    noise_w_hz: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RadioNetwork(Impaired):
+    """Networks of radio waves: their path loss, shadowing, fading and powers.
+
+    `power` is what a device radiates, `server_power` what the server does. `distance_m` is measured on the ground.
+    `shadowing_db`, the standard deviation of a loss drawn once per device, is 8 for "macro", 4 for "uma_los" and 6 for
+    "uma_nlos" in the 3GPP reports. Rayleigh `fading` is drawn once per job, for both directions, or for every transfer.
     Source: power class 3 of 3GPP TS 36.101 (23 dBm), macro base station of 3GPP TR 36.814, Table A.2.1.1-2 (46 dBm),
     thermal noise kT at 290 K (-174 dBm/Hz), antenna heights of 3GPP TR 38.901, Table 7.4.1-1.
     """
 
-    bandwidth: PerDevice[Hertz]
     distance_m: PerDevice[Metres]
-    down_bandwidth: PerDevice[Hertz] | None = None
     power: PerDevice[RadioPower] = 10.0**-0.7  # 23 dBm
     server_power: RadioPower = 10.0**1.6  # 46 dBm
     noise_dbm_per_hz: Annotated[float, Ge(-200), Le(0)] = -174.0  # thermal noise
@@ -125,10 +130,10 @@ class Wireless(Impaired):
     fading: Literal["none", "per_round", "per_transfer"] = "none"
     streams: ClassVar[Mapping[str, int]] = {"jitter": 7, "loss": 8}
 
-    def build(self, n: int, key: Key, path: str) -> Links:
-        """Return the links of n devices.
+    def signal(self, n: int, key: Key, path: str) -> Signal:
+        """Return the radio waves of n devices.
 
-        Raises ConfigError naming `path` for a distance that the path loss is not made for or that no signal crosses.
+        Raises ConfigError naming `path` for a distance that the path loss is not made for.
         """
         distance_m = draw(self.distance_m, n, key.at(4).numpy(), f"{path}.distance_m")
         model = MODELS[self.path_loss]
@@ -141,17 +146,40 @@ class Wireless(Impaired):
         loss_db = model.loss_db(distance_m, site)
         if self.shadowing_db:
             loss_db = loss_db + self.shadowing_db * key.at(5).numpy().standard_normal(n)
-        gain = 10.0 ** (-loss_db / 10.0)
+        power_w = draw(self.power, n, key.at(3).numpy(), f"{path}.power")
+        return Signal(10.0 ** (-loss_db / 10.0), power_w, watts_of(self.noise_dbm_per_hz))
+
+
+def check_heard(path: str, up_bps: Arr, down_bps: Arr) -> None:
+    """Raise ConfigError if no bit passes between a device and the server."""
+    if not (np.minimum(up_bps, down_bps) > 0).all():
+        raise ConfigError(f"{path}.distance_m: so far away that no signal arrives at some device")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wireless(RadioNetwork):
+    """Shannon rate B log2(1 + p h / (N0 B)) of each direction, h from path loss, shadowing and fading.
+
+    `bandwidth` (and `down_bandwidth`, if it differs) is what a device has for itself, with all of `server_power` in it.
+    """
+
+    bandwidth: PerDevice[Hertz]
+    down_bandwidth: PerDevice[Hertz] | None = None
+
+    def build(self, n: int, key: Key, path: str) -> Links:
+        """Return the links of n devices.
+
+        Raises ConfigError naming `path` for a distance that the path loss is not made for or that no signal crosses.
+        """
+        signal = self.signal(n, key, path)
         up_hz = draw(self.bandwidth, n, key.at(0).numpy(), f"{path}.bandwidth")
         down_hz = up_hz
         if self.down_bandwidth is not None:
             down_hz = draw(self.down_bandwidth, n, key.at(1).numpy(), f"{path}.down_bandwidth")
-        noise_w_hz = watts_of(self.noise_dbm_per_hz)
-        up_snr = draw(self.power, n, key.at(3).numpy(), f"{path}.power") * gain / (noise_w_hz * up_hz)
-        down_snr = self.server_power * gain / (noise_w_hz * down_hz)
+        up_snr = signal.power_w * signal.gain / (signal.noise_w_hz * up_hz)
+        down_snr = self.server_power * signal.gain / (signal.noise_w_hz * down_hz)
         up_bps, down_bps = shannon_bps(up_hz, up_snr), shannon_bps(down_hz, down_snr)
-        if not (np.minimum(up_bps, down_bps) > 0).all():
-            raise ConfigError(f"{path}.distance_m: so far away that no signal arrives at some device")
+        check_heard(path, up_bps, down_bps)
         return WirelessLinks(
             up_bps=up_bps,
             down_bps=down_bps,
@@ -159,7 +187,7 @@ class Wireless(Impaired):
             down_hz=down_hz,
             up_snr=up_snr,
             down_snr=down_snr,
-            gain=_FADING[self.fading],
+            gain=FADING[self.fading],
             **self.impairments(n, key, path),
         )
 

@@ -74,7 +74,8 @@ class Paths(ABC):
 class TopologyPart(ABC):
     """A topology as a scenario names it: a frozen dataclass."""
 
-    has_edge_servers: ClassVar[bool] = False  # True: `edge_servers` is their number, and `paths` gives TreePaths
+    is_tree: ClassVar[bool] = False  # True: each device hangs on one node, and `paths` gives TreePaths
+    has_edge_servers: ClassVar[bool] = False  # True: a tree, and `edge_servers` is their number
 
     @property
     def only_access(self) -> bool:

@@ -42,6 +42,8 @@ class _WithServer(TopologyPart):
 class Star(_WithServer):
     """Every device reaches the server over its own access and the server's link."""
 
+    is_tree: ClassVar[bool] = True
+
     @property
     def only_access(self) -> bool:
         """True if the devices' own access is the only limit."""
@@ -56,6 +58,7 @@ class Star(_WithServer):
 class TreeTopology(_WithServer):
     """Devices hang on edge servers, neighbours together, and each edge server has a link towards the server."""
 
+    is_tree: ClassVar[bool] = True
     has_edge_servers: ClassVar[bool] = True
     edge_servers: Count  # number of edge servers
     edge_up: BitsPerSecondOrInf = _ENDLESS  # rate of an edge server's link, towards the server

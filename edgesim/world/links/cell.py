@@ -1,0 +1,125 @@
+"""Radio links whose hertz the devices of a base station share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Gt, Le
+from pydantic import Field
+
+from edgesim.config.plugin_fields import Chosen, PartOf
+from edgesim.config.units import Hertz, PerDevice, draw
+from edgesim.core.arrays import Arr
+from edgesim.core.limits import CountOrZero, NonNegativeNumber, PositiveNumber
+from edgesim.core.rng import Key
+from edgesim.world.links.base import Links, SteadyLinks
+from edgesim.world.links.wireless import FADING, RadioNetwork, check_heard, watts_of
+from edgesim.world.spectrum.cells import Air, CellBand
+
+_EQUAL: Any = "equal"  # is read like a value that a scenario gives
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CellAccess(SteadyLinks):
+    """Access of devices to their cell; nominal rates are those of a device alone in it. Arrays of shape (n,)."""
+
+    up_loss: Arr | None = None
+    down_loss: Arr | None = None
+
+    @property
+    def impaired(self) -> bool:
+        """True if latency or the number of sendings is drawn for every transfer."""
+        return self.jitter_s is not None or self.up_loss is not None
+
+    def loss_of(self, up: bool) -> Arr | None:
+        """Return the probability that a packet gets lost in one direction; None: none does."""
+        return self.up_loss if up else self.down_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellNetwork(RadioNetwork):
+    """A band that the devices of a base station share: Shannon rates on the hertz that each of them has at a time.
+
+    Whenever a transfer starts or ends, `allocator` divides the band anew. Devices put their whole power into their
+    share; the server spreads `server_power` evenly. `access` says what a share is: any number of hertz ("fdma"), whole
+    resource blocks of bandwidth / `blocks` ("ofdma"), time with the whole band ("tdma"), or, in the uplink, all of the
+    band at once with the strongest decoded first ("noma"; its downlink is like "fdma"). Edge servers have a cell each,
+    all with the same band; `interference_dbm_per_hz` is what they hear of each other. With `target_snr_db` a device
+    radiates, up to `power`, what gives this ratio on one block, or on the whole band without blocks. With `efficiency`
+    its radio draws the radiated power over this share, beside `transmit`. With `waterfall` m a packet is lost with
+    probability 1 - exp(-m / SNR) on one block, and sent again.
+    Source: Chen et al., "A Joint Learning and Communications Framework for Federated Learning over Wireless Networks",
+    IEEE Trans. Wireless Commun. 20(1), 2021 (packet errors, waterfall threshold 0.023 dB, that is m = 1.0053).
+    """
+
+    bandwidth: Hertz  # of the uplink of a cell
+    down_bandwidth: Hertz | None = None  # of its downlink; that of the uplink if it is not given
+    access: Literal["fdma", "ofdma", "tdma", "noma"] = "fdma"
+    blocks: CountOrZero = 0  # resource blocks of the band, of "ofdma" alone
+    allocator: Annotated[Chosen, PartOf("allocator"), Field(validate_default=True)] = _EQUAL
+    weight: PerDevice[PositiveNumber] = 1.0  # of a device, for the allocator "weighted"
+    interference_dbm_per_hz: Annotated[float, Le(0)] | None = None  # beside the noise, in both directions
+    target_snr_db: float | None = None  # received signal over noise and interference; None: devices radiate `power`
+    efficiency: Annotated[float, Gt(0), Le(1)] | None = None  # radiated share of what a device's radio draws
+    waterfall: NonNegativeNumber = 0.0
+
+    @property
+    def discipline(self) -> Chosen:  # type: ignore[override]
+        """Sharing of the wired links beyond the cells."""
+        return PartOf("discipline").read("fair")
+
+    @property
+    def spectrum(self) -> CellBand:
+        """Band of the cells."""
+        return CellBand(
+            up_hz=self.bandwidth,
+            down_hz=self.down_bandwidth or self.bandwidth,
+            access=self.access,
+            blocks=self.blocks,
+            allocator=self.allocator.value,
+            gain=FADING[self.fading],
+        )
+
+    def build(self, n: int, key: Key, path: str) -> Links:
+        """Return the access of n devices.
+
+        Raises ConfigError naming `path` for a distance that the path loss is not made for or that no signal crosses.
+        """
+        spectrum, signal = self.spectrum, self.signal(n, key, path)
+        noise_w_hz, power_w = signal.noise_w_hz, signal.power_w
+        if self.interference_dbm_per_hz is not None:
+            noise_w_hz += watts_of(self.interference_dbm_per_hz)
+        block_hz = spectrum.up_hz / (self.blocks or 1)
+        if self.target_snr_db is not None:
+            power_w = np.minimum(power_w, 10.0 ** (self.target_snr_db / 10.0) * noise_w_hz * block_hz / signal.gain)
+        up_snr_hz = power_w * signal.gain / noise_w_hz
+        down_snr_hz = self.server_power * signal.gain / noise_w_hz
+        up_bps, down_bps = spectrum.alone_bps(up_snr_hz, True), spectrum.alone_bps(down_snr_hz, False)
+        check_heard(path, up_bps, down_bps)
+        common = self.impairments(n, key, path)
+        if self.efficiency is not None:
+            drawn_w = power_w / self.efficiency
+            common["transmit_w"] = drawn_w if common["transmit_w"] is None else common["transmit_w"] + drawn_w
+        up_loss = down_loss = common["loss"]
+        if self.waterfall:
+            kept = 1.0 if common["loss"] is None else 1.0 - common["loss"]
+            up_loss = 1.0 - kept * np.exp(-self.waterfall * block_hz / up_snr_hz)
+            down_loss = 1.0 - kept * np.exp(-self.waterfall * spectrum.down_hz / down_snr_hz)
+        return CellAccess(
+            up_bps=up_bps,
+            down_bps=down_bps,
+            up_loss=up_loss,
+            down_loss=down_loss,
+            air=Air(
+                spectrum,
+                up_snr_hz,
+                down_snr_hz,
+                draw(self.weight, n, key.at(11).numpy(), f"{path}.weight"),
+            ),
+            **common,
+        )
+
+
+PLUGINS = {"cell": CellNetwork}

@@ -1,0 +1,230 @@
+"""Cells: links whose hertz the transfers of one base station share, in each direction by themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from edgesim.core.arrays import Arr
+from edgesim.core.rng import Draws, Key
+from edgesim.world.contention.base import SharedLinks, check_order
+from edgesim.world.contention.fair import FairLinks
+from edgesim.world.spectrum.base import Allocator, Channel, OneDensity, OwnPower, Senders, whole_blocks
+from edgesim.world.topology.base import Hop
+
+AccessScheme: TypeAlias = Literal["fdma", "ofdma", "tdma", "noma"]
+_LEAST_BITS = 1e-9
+Gain: TypeAlias = Callable[[Draws, bool], Arr]  # power gain of transfers up or down, 1 on average
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellBand:
+    """The band of every cell, and how transfers share it. `blocks`: 0: shares of hertz are any numbers."""
+
+    up_hz: float
+    down_hz: float
+    access: AccessScheme
+    blocks: int
+    allocator: Allocator
+    gain: Gain
+
+    def rates_bps(self, senders: Senders, snr_hz: Arr, up: bool) -> Arr:
+        """Return the rates of transfers that share a band, shape (k,). `snr_hz`: of each, see `OwnPower`."""
+        band_hz = self.up_hz if up else self.down_hz
+        if up and self.access == "noma":
+            return superposed_bps(snr_hz, band_hz)
+        if self.blocks and self.access == "ofdma":
+            hz = whole_blocks(self.allocator, senders, self.blocks, band_hz / self.blocks)
+        else:
+            hz = self.allocator.divide(senders, band_hz)
+        return senders.channel.rate_bps(hz)
+
+    def channel(self, snr_hz: Arr, up: bool) -> Channel:
+        """Return the channel of transfers: devices put their power into their share, a server spreads its own."""
+        if up and self.access != "tdma":
+            return OwnPower(snr_hz)
+        return OneDensity(np.log2(1.0 + snr_hz / (self.up_hz if up else self.down_hz)))
+
+    def alone_bps(self, snr_hz: Arr, up: bool) -> Arr:
+        """Return the rates of transfers that have the band to themselves, shape (k,)."""
+        band_hz = np.full(len(snr_hz), self.up_hz if up else self.down_hz)
+        return self.channel(snr_hz, up).rate_bps(band_hz)
+
+
+def superposed_bps(snr_hz: Arr, band_hz: float) -> Arr:
+    """Return the rates of senders that use a band at once, shape (k,): the strongest is decoded first, and taken off.
+
+    Together they have the capacity of the sum of their powers.
+    Source: Tse and Viswanath, Fundamentals of Wireless Communication, section 6.1 (successive cancellation).
+    """
+    order = np.argsort(snr_hz, kind="stable")
+    weaker_hz = np.concatenate(([0.0], np.cumsum(snr_hz[order])[:-1]))
+    rates_bps = np.empty(len(snr_hz))
+    rates_bps[order] = band_hz * np.log1p(snr_hz[order] / (band_hz + weaker_hz)) / math.log(2.0)
+    return rates_bps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Air:
+    """Radios of n devices as their cells see them; arrays of shape (n,). `spectrum` is common to a fleet.
+
+    An SNR in hertz is received power over the density of noise and interference, without fading.
+    """
+
+    spectrum: CellBand
+    up_snr_hz: Arr
+    down_snr_hz: Arr
+    weights: Arr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Radios:
+    """All devices as their cells see them: `air`, and watts of their radios, shape (devices,)."""
+
+    air: Air
+    transmit_w: Arr
+    receive_w: Arr
+    key: Key  # of fading
+
+
+@dataclass(slots=True, eq=False)
+class _Sending:
+    """A transfer on the air; `snr_hz`: with its fading."""
+
+    device: int
+    link: Hop
+    bits: float
+    snr_hz: float
+    began_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Band:
+    """Transfers of one cell in one direction."""
+
+    up: bool
+    sendings: dict[int, _Sending] = field(default_factory=dict)
+
+
+class CellLinks(SharedLinks):
+    """Links of which those to and from devices share the hertz of cells, and the others are shared fairly.
+
+    Whenever a transfer starts or ends, its cell divides the band anew by what is still to come.
+    """
+
+    def __init__(self, links: FairLinks, radios: Radios) -> None:
+        """`links`: all links of the network, without a transfer; the speeds of those to devices follow from shares."""
+        self._links = links
+        self._radios = radios
+        self._air = radios.air
+        self._bands: dict[tuple[int, bool], _Band] = {}  # by base station
+        self._of_flow: dict[int, tuple[_Band, ...]] = {}
+        self._changed: dict[_Band, None] = {}  # since the last division, all at _now_s
+        self._faded: dict[Hop, tuple[int, int, float]] = {}  # link -> its last flow, the number of that, its gain
+        self._now_s = -math.inf
+
+    def admit(self, flow: int, path: Sequence[Any], nbytes: float, now_s: float) -> None:
+        """Start a transfer of `nbytes`. Raises as in SharedLinks."""
+        self._move_to(now_s)
+        self._links.admit(flow, path, nbytes, now_s)
+        bands = []
+        for link in path if nbytes else ():
+            if (air := self._on_air(link)) is not None:
+                device, base, up = air
+                band = self._bands.setdefault((base, up), _Band(up))
+                snr_hz = float((self._air.up_snr_hz if up else self._air.down_snr_hz)[device])
+                gain = self._gain_of(flow, device, link, up)
+                band.sendings[flow] = _Sending(device, link, 8.0 * nbytes, snr_hz * gain, now_s)
+                bands.append(band)
+        self._of_flow[flow] = tuple(bands)
+        self._changed.update(dict.fromkeys(bands))
+
+    def drop(self, flow: int, now_s: float) -> float:
+        """Abort a transfer; return the bytes it has moved. Raises as in SharedLinks."""
+        self._move_to(now_s)
+        moved_bytes = self._links.drop(flow, now_s)
+        self._leave(flow)
+        return moved_bytes
+
+    def next_done(self) -> tuple[float, int] | None:
+        """Return second and flow of the next end if nothing changes before; None if no transfer moves."""
+        if self._changed:
+            due = self._links.next_done()
+            if due is not None and due[0] <= self._now_s:  # what is due now has had its share
+                return due
+            self._divide()
+        return self._links.next_done()
+
+    def finish(self, flow: int, now_s: float) -> None:
+        """End a transfer at the second that `next_done` gave. Raises as in SharedLinks."""
+        self._move_to(now_s)
+        self._links.finish(flow, now_s)
+        self._leave(flow)
+
+    def moved_bytes(self, flow: int, now_s: float) -> float:
+        """Return the bytes that a transfer has moved by `now_s`, not earlier than the last change."""
+        self._divide_before(now_s)
+        return self._links.moved_bytes(flow, now_s)
+
+    def _leave(self, flow: int) -> None:
+        for band in self._of_flow.pop(flow):
+            del band.sendings[flow]
+            if band.sendings:
+                self._changed[band] = None
+            else:
+                self._changed.pop(band, None)
+
+    def _on_air(self, link: Any) -> tuple[int, int, bool] | None:
+        """Return device, base station and direction of a link; None for one between servers."""
+        source, target = link
+        devices = len(self._air.up_snr_hz)
+        if 0 < source <= devices:
+            return source - 1, target, True
+        return (target - 1, source, False) if 0 < target <= devices else None
+
+    def _gain_of(self, flow: int, device: int, link: Hop, up: bool) -> float:
+        """Return the fading of a transfer, which is that of the flow before if it goes on after a pause."""
+        last, number, gain = self._faded.get(link, (None, -1, 1.0))
+        if last != flow:
+            number += 1
+            draws = Draws(self._radios.key, np.array([device]), np.array([number]))
+            gain = float(self._air.spectrum.gain(draws, up)[0])
+            self._faded[link] = (flow, number, gain)
+        return gain
+
+    def _divide_before(self, now_s: float) -> None:
+        check_order(self._now_s, now_s)
+        if self._changed and now_s > self._now_s:
+            self._divide()
+
+    def _move_to(self, now_s: float) -> None:
+        self._divide_before(now_s)
+        self._now_s = now_s
+
+    def _divide(self) -> None:
+        """Give every transfer of the cells that have changed its new rate."""
+        changed, self._changed = self._changed, {}
+        now_s, spectrum = self._now_s, self._air.spectrum
+        for band in changed:
+            sendings = list(band.sendings.values())
+            snr_hz = np.array([each.snr_hz for each in sendings])
+            devices = np.array([each.device for each in sendings])
+            moved_bits = [8.0 * self._links.moved_bytes(flow, now_s) for flow in band.sendings]
+            senders = Senders(
+                spectrum.channel(snr_hz, band.up),
+                # rounding may leave nothing of what still moves
+                bits=np.maximum(_LEAST_BITS, np.array([each.bits for each in sendings]) - moved_bits),
+                seconds=now_s - np.array([each.began_s for each in sendings]),
+                watts=(self._radios.transmit_w if band.up else self._radios.receive_w)[devices],
+                weights=self._air.weights[devices],
+            )
+            rates_bps = spectrum.rates_bps(senders, snr_hz, band.up)
+            speeds = dict.fromkeys((each.link for each in sendings), 0.0)
+            for each, rate_bps in zip(sendings, rates_bps.tolist(), strict=True):
+                speeds[each.link] += rate_bps  # which several transfers of one device share
+            for link, rate_bps in speeds.items():
+                self._links.set_capacity(link, rate_bps, now_s)
