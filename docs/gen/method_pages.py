@@ -124,7 +124,9 @@ def _rows() -> Iterator[tuple[str, ...]]:
 def _all() -> str:
     rows = [(f"[`{name}`](methods/{name}.md)", *map(escaped, rest)) for name, *rest in _rows()]
     box = '<div class="filtered" markdown data-select="2,3,4,5,6,7,8" data-csv="methods.csv">'
-    return f"---\nhide: [toc]\n---\n# Methods\n\n{_HEAD}\n{_ABOUT}\n{box}\n\n{table(_COLUMNS, rows)}\n</div>\n"
+    # the table takes the width of the contents, and a search finds it before pages with the same words
+    head = "---\nhide: [toc]\nsearch:\n  boost: 4\n---\n"
+    return f"{head}# Methods\n\n{_HEAD}\n{_ABOUT}\n{box}\n\n{table(_COLUMNS, rows)}\n</div>\n"
 
 
 def _as_csv() -> str:

@@ -9,10 +9,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from reference import pages  # only now is its folder known
 
-# Pages that a search should find before others with the same words, and how far before.
-BOOST = {"reference/methods.md": 4}
-
 for path, text in pages():
-    head = f"---\nsearch:\n  boost: {BOOST[path]}\n---\n" if path in BOOST else ""
     with mkdocs_gen_files.open(path, "w") as file:
-        file.write(head + text)
+        file.write(text)
