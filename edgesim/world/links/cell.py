@@ -61,7 +61,9 @@ class CellNetwork(RadioNetwork):
     allocator: Annotated[Chosen, PartOf("allocator"), Field(validate_default=True)] = _EQUAL
     weight: PerDevice[PositiveNumber] = 1.0  # of a device, for the allocator "weighted"
     interference_dbm_per_hz: Annotated[float, Le(0)] | None = None  # beside the noise, in both directions
-    target_snr_db: Annotated[float, Ge(-100), Le(100)] | None = None  # received signal over noise and interference; None: devices radiate `power`
+    target_snr_db: Annotated[float, Ge(-100), Le(100)] | None = (
+        None  # received signal over noise and interference; None: devices radiate `power`
+    )
     efficiency: Annotated[float, Gt(0), Le(1)] | None = None  # radiated share of what a device's radio draws
     waterfall: NonNegativeNumber = 0.0
 
