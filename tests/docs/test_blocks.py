@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,19 @@ LEFT_OUT = {
     "docs/tutorial/first_decision.md": 1,
     "docs/tutorial/flower_app.md": 1,
 }
+WIDTH = 78  # of code that needs no scrolling beside the navigation of the site
+# Lines that are wider: drawings, lines of others' files, and values that cannot be broken. At most so many.
+WIDE = {
+    "README.md": 12,
+    "docs/explanation/architecture.md": 10,
+    "docs/explanation/reproductions.md": 2,
+    "docs/howto/calibrate.md": 1,
+    "docs/howto/compress.md": 2,
+    "docs/howto/networks.md": 1,
+    "docs/howto/own_loop.md": 1,
+    "docs/howto/plugin.md": 2,
+    "docs/howto/traces.md": 2,
+}
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 WITH_BLOCKS = [page for page in PAGES if blocks_of(ROOT / page)]
 CASES = [pytest.param(page, marks=[] if page in SHORT else [pytest.mark.full]) for page in WITH_BLOCKS]
@@ -66,6 +80,19 @@ def test_a_reader_can_do_what_the_page_says(page: str, tmp_path: Path, monkeypat
 def test_what_is_not_run_is_counted() -> None:
     found = {page: sum(block.is_left_out for block in blocks_of(ROOT / page)) for page in PAGES}
     assert {page: count for page, count in found.items() if count} == LEFT_OUT
+
+
+def test_code_is_narrow() -> None:
+    """Output of commands is as wide as it is printed."""
+    lines = [
+        (page, line)
+        for page in PAGES
+        for block in blocks_of(ROOT / page)
+        if not block.comment.startswith("output")
+        for line in block.text.splitlines()
+    ]
+    wide = Counter(page for page, line in lines if len(line) > WIDTH)
+    assert {page: count for page, count in wide.items() if count > WIDE.get(page, 0)} == {}
 
 
 @pytest.mark.parametrize("page", PAGES)
