@@ -71,9 +71,12 @@ def filled(text: str) -> str:
 
 
 def _home() -> str:
-    """Return the README as the first page of the site: links into docs/ become links within it."""
+    """Return the README as the first page of the site: links into docs/ become links within it.
+
+    Its badges are left out, because the site asks nothing of a network.
+    """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return text.replace("](docs/", "](")
+    return re.sub(r"^\[?!\[[^]]*\]\(https://.*\n", "", text, flags=re.MULTILINE).replace("](docs/", "](")
 
 
 def _contributing() -> str:

@@ -202,7 +202,7 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     done = build(ROOT, tmp_path / "site")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "reference" / "methods" / "fedavg.html").is_file()
-    for name in ("docs", "edgesim", "scenarios"):
+    for name in ("docs", "edgesim", "scenarios", "tests"):
         shutil.copytree(ROOT / name, tmp_path / "copy" / name)
     for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, tmp_path / "copy" / name)

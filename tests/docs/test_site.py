@@ -14,7 +14,7 @@ from tests.docs.test_reference import build
 from tests.reports.browser import barriers, chromium
 from tests.sizes import full
 
-A_METHOD = "reference/options/method.html"
+A_METHOD = "reference/methods/fedprox.html"
 PAGES = ("index.html", A_METHOD, "explanation/time.html", "explanation/claims.html", "explanation/performance.html")
 # What a new user looks for, and the page that answers.
 WANTED = {
