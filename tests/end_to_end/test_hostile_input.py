@@ -290,7 +290,7 @@ def test_memory_is_that_of_this_machine_or_of_its_limits() -> None:
          "partition={name='sizes', samples_per_device=1000000000000000000}"),
         ("data.name: unknown data 'csv'; did you mean 'table'? (`edgesim list data`", "data=csv"),
         ("protocol.name: unknown protocol 'async'; did you mean 'buffered'? (known", "protocol=async"),
-        ("network.name: unknown network 'csv'; did you mean 'trace'? (known", "network=csv"),
+        ("network.name: unknown network 'csv'; did you mean 'trace'? (`edgesim list network`", "network=csv"),
         ("network.up: '6Mbps' is not a data rate; did you mean '6 Mbit/s'? give", "network.up=6Mbps"),
         ("network.up: '20 Mb/s' is not a data rate; did you mean '20 Mbit/s' or '20 MB/s'? give", "network.up=20 Mb/s"),
         ("network.latency: '1m' is not a time; did you mean '1 min'? give", "network.latency=1m"),
