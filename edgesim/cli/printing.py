@@ -112,7 +112,8 @@ def print_table(
     """
 
     rows = list(rows)
-    largest = {name: _largest(row[name] for row in rows) for name in columns}
+    sizes = {name: [abs(float(row[name])) for row in rows if isinstance(row[name], Real)] for name in columns}
+    largest = {name: max(filter(math.isfinite, each), default=0.0) for name, each in sizes.items()}
 
     def cell(name: str, value: Any) -> str:
         if isinstance(value, str):
@@ -135,12 +136,6 @@ def print_table(
         print_prose(title)
     texts = zip(*cells, strict=True) if cells else ([] for _ in columns)
     print_grid([GridColumn(head, list(each)) for head, each in zip(columns.values(), texts, strict=True)], keys)
-
-
-def _largest(values: Iterable[Any]) -> float:
-    """Return the largest finite absolute value, 0 if there is none."""
-    numbers = [abs(float(value)) for value in values if isinstance(value, Real)]
-    return max(filter(math.isfinite, numbers), default=0.0)
 
 
 def print_frame_as(frame: pd.DataFrame, style: str, title: str, keys: int, about: Mapping[str, Any]) -> None:

@@ -128,8 +128,10 @@ def check_keys(table: Mapping[str, Any], allowed: Collection[str], command: str 
     for key in table:
         if key not in allowed:
             hint = meant(key, allowed)
-            names = known_names(allowed, command) if hint and command else f"known: {', '.join(allowed) or 'none'}"
-            raise refusal_at(key, f"unknown key{hint} ({names.replace('known:', 'allowed:', 1)})", table[key])
+            names = f"allowed: {', '.join(allowed) or 'none'}"
+            if hint and command:
+                names = known_names(allowed, command, "allowed")
+            raise refusal_at(key, f"unknown key{hint} ({names})", table[key])
 
 
 def read_dataclass(

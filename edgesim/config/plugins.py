@@ -120,9 +120,9 @@ def meant(given: str, known: Collection[str], aliases: Mapping[str, str] | None 
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def known_names(known: Collection[str], command: str) -> str:
-    """Return "known: a, b, c", or the command that lists the names if there are many."""
-    return f"known: {', '.join(known)}" if len(known) <= _FEW else f"`{command}` lists all {len(known)}"
+def known_names(known: Collection[str], command: str, word: str = "known") -> str:
+    """Return "known: a, b, c", with another first word if it is given, or the command that lists many names."""
+    return f"{word}: {', '.join(known)}" if len(known) <= _FEW else f"`{command}` lists all {len(known)}"
 
 
 def renamed(given: Any, allowed: str) -> str:

@@ -253,8 +253,8 @@ def _links(s: Scenario) -> Broken:
     spectra = [(block.network or s.network).value.spectrum for block in s.fleet]
     if any(spectrum != spectra[0] for spectrum in spectra):
         yield "fleet.network", "blocks must all be in cells of one band, access, allocator and fading, or none"
-    elif spectra[0] is not None:
-        yield from _cells(s)
+    elif spectra[0] is not None and not topology.value.is_tree:
+        yield "topology.name", f"cells need base stations, those of a star or a tree, found {topology.name!r}"
     if any(discipline != disciplines[0] for discipline in disciplines):
         yield "fleet.network", "blocks must all have shared links of one discipline, or none"
     if disciplines[0] is None and not topology.value.only_access:
@@ -267,21 +267,6 @@ def _links(s: Scenario) -> Broken:
             yield "edges", f"{s.method.name} works among peers, who have no edge servers"
         if (count := topology.value.edge_servers) > devices:
             yield "topology.edge_servers", f"must be at most the {devices} devices of the fleet, got {count}"
-
-
-def _cells(s: Scenario) -> Broken:
-    """Yield the broken rules about cells."""
-    if not s.topology.value.is_tree:
-        yield "topology.name", f"cells need base stations, those of a star or a tree, found {s.topology.name!r}"
-    for key, network in [("network", s.network), *((f"fleet.{i}.network", b.network) for i, b in enumerate(s.fleet))]:
-        cell = None if network is None else network.value
-        if cell is None or cell.spectrum is None:
-            continue
-        if (cell.access == "ofdma") != (cell.blocks > 0):
-            yield (
-                f"{key}.blocks",
-                f"must be above 0 with access 'ofdma' and only there, got {cell.blocks} with {cell.access!r}",
-            )
 
 
 def _tiers(s: Scenario) -> Broken:

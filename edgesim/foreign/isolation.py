@@ -133,15 +133,6 @@ def _set_decimals(before: tuple[int, str]) -> None:
     decimal.getcontext().prec, decimal.getcontext().rounding = before
 
 
-def _read_timers() -> tuple[tuple[float, float], ...]:
-    return tuple(map(signal.getitimer, _TIMERS))
-
-
-def _set_timers(before: tuple[tuple[float, float], ...]) -> None:
-    for timer, times in zip(_TIMERS, before, strict=True):
-        signal.setitimer(timer, *times)
-
-
 _SETTINGS = (
     _Setting(_folder, lambda folder: None if folder is None else os.chdir(folder)),
     _Setting(lambda: dict(os.environ), _set_environment),
@@ -166,7 +157,10 @@ _SETTINGS = (
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         lambda mask: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
     ),
-    _Setting(_read_timers, _set_timers),
+    _Setting(
+        lambda: [signal.getitimer(timer) for timer in _TIMERS],
+        lambda before: [signal.setitimer(timer, *times) for timer, times in zip(_TIMERS, before, strict=True)],
+    ),
 )
 _ATTRIBUTES = (
     *((sys, name) for name in ("path", "argv", "meta_path", "path_hooks", "excepthook", "displayhook")),

@@ -280,7 +280,7 @@ def _left(glance: Glance) -> str:
 
 
 def facts_of(glance: Glance) -> dict[str, str]:
-    """Return what is known of a run in words, by name: accuracy, simulated, energy, fleet, jobs, host, left."""
+    """Return the known facts of a run in words, by name: accuracy, simulated, energy, fleet, jobs, host, left."""
     done, facts = glance.done, {}
     if glance.accuracies:
         facts["accuracy"] = f"{glance.accuracies[-1]:.4f}, best {max(glance.accuracies):.4f}"

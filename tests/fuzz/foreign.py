@@ -35,17 +35,15 @@ from tests.fuzz.tries import Limits, Verdict, verdicts
 LIMITS = Limits(wall_s=120.0)
 TIMEOUT_S = 1.5  # of a call that does not end; others end long before on a busy host too
 LONGEST_LINE = 800  # characters of an error
-_NO_LOOP = {  # a training loop has no time limit
-    *("waits for ever on this host", "loops for ever", "loops for ever and catches every exception"),
-    "loops for ever in C code or in locks",
-}
 _ON_THE_WAY = {"_ring", "__torch_dispatch__"}  # functions of edgesim between two lines of an app
 
 # Acts that outlive their calls: they may change what later calls draw or find, and with it the app's own results.
 _THREADS = "starts threads that go on"
 _CAUGHT = "loops for ever and catches every exception"
+_LOCKED = "loops for ever in C code or in locks"
+_NO_LOOP = {"waits for ever on this host", "loops for ever", _CAUGHT, _LOCKED}  # a training loop has no time limit
 _OUTLIVE = {_THREADS, "changes files of the app", "replaces functions of NumPy and torch"}
-_OUTLIVE |= {"loops for ever in C code or in locks"}  # whether it or its worker ends first depends on the host
+_OUTLIVE |= {_LOCKED}  # whether it or its worker ends first depends on the host
 
 
 class Placed(NamedTuple):

@@ -142,6 +142,17 @@ def test_blocks_are_the_best_there_are(name):
         assert value(senders, hz) == pytest.approx(min(value(senders, way) for way in ways), rel=1e-12)
 
 
+def test_blocks_keep_a_deadline_that_can_be_kept():
+    """The latest end of the best of all 84 ways, and a little more, as the deadline."""
+    block_hz = BAND_HZ / 6
+    ways = [np.array(way) * block_hz for way in product(range(7), repeat=4) if sum(way) == 6]
+    for seed in range(CELLS):
+        senders = cell(seed, devices=4)
+        deadline_s = 1.001 * min(latest_s(senders, way) for way in ways)
+        hz = whole_blocks(MinEnergy(deadline=deadline_s), senders, 6, block_hz)
+        assert latest_s(senders, hz) <= deadline_s
+
+
 def test_blocks_by_weight_and_alike():
     senders = Senders(OwnPower(np.full(3, 1e8)), np.ones(3), np.zeros(3), np.ones(3), np.array([1.0, 2.0, 3.0]))
     assert whole_blocks(PLUGINS["weighted"](), senders, 12, 1.0).tolist() == [2, 4, 6]

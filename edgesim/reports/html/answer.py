@@ -50,7 +50,7 @@ def ranked(summary: pd.DataFrame, column: str, lower: bool) -> pd.DataFrame:
 
 
 def certainty(found: _Row, needed: int) -> Certainty:
-    """Return how certain a difference is. `found`: a row as in `Findings.compared`. `needed`: see `SeedsNeeded`."""
+    """Return the certainty of a difference. `found`: a row as in `Findings.compared`. `needed`: see `SeedsNeeded`."""
     pairs = int(found["pairs"])
     if pairs and found["ties"] == pairs:
         return "equal"

@@ -33,7 +33,7 @@ class Progress:
 
 
 def assets_of_page() -> dict[str, Resource]:
-    """Return what the page of `live_page` loads, by path."""
+    """Return the files that the page of `live_page` loads, by path."""
     return {
         "/report.css": Resource(asset("report.css"), "text/css"),
         "/live.css": Resource(asset("live.css"), "text/css"),
@@ -87,7 +87,12 @@ def sections_of(runs: Sequence[Run], title: str) -> Iterator[Section]:
         )
     else:
         yield Section(name="accuracy", title="Accuracy", text=[_without_accuracy(run) for run in runs])
-    latest = [_latest(run, names[run]) for run in runs if len(run.rounds)]
+    latest = []
+    for run in runs:
+        if len(run.rounds):
+            number = int(run.rounds["round"].iloc[-1]) + 1
+            lines = explain(run, number).splitlines()
+            latest.append(SlowestRound(run=names[run], setting=run.method, lines=lines, found=round_bars(run, number)))
     if not latest:
         yield Section(name="round", title="The latest round", text=["No round has closed yet."])
         return
@@ -110,12 +115,6 @@ def _without_accuracy(run: Run) -> str:
         return "No model has been evaluated yet."
     values, best = points[run.goal], "max" if run.better[run.goal] == "higher" else "min"
     return f"The goal is {run.goal}, now {values.iloc[-1]:.4g} and at best {values.agg(best):.4g}. It has no accuracy."
-
-
-def _latest(run: Run, name: str) -> SlowestRound:
-    number = int(run.rounds["round"].iloc[-1]) + 1
-    lines = explain(run, number).splitlines()
-    return SlowestRound(run=name, setting=run.method, lines=lines, found=round_bars(run, number))
 
 
 def _stragglers(run: Run, name: str) -> ReportTable:

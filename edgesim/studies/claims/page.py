@@ -212,7 +212,7 @@ def status(judged: Judged) -> str:
 
 
 def _details(judged: Judged) -> str:
-    """Return what narrows a verdict: its tolerance, the shares of pairs, another column."""
+    """Return the tolerance of a verdict, the shares of pairs, and another column that it is by."""
     by = [f"by `{judged.test.column}`"] if judged.smaller and judged.test and judged.test.column else []
     so_far = ["so far"] if _is_partly(judged) else []
     words = "; ".join(filter(None, [_tolerance(judged).strip(), *so_far, *_shares(judged), *by]))

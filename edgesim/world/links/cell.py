@@ -12,6 +12,7 @@ from pydantic import Field
 from edgesim.config.plugin_fields import Chosen, PartOf
 from edgesim.config.units import Hertz, PerDevice, draw
 from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
 from edgesim.core.limits import CountOrZero, NonNegativeNumber, PositiveNumber
 from edgesim.core.rng import Key
 from edgesim.world.links.base import Links, SteadyLinks
@@ -61,11 +62,16 @@ class CellNetwork(RadioNetwork):
     allocator: Annotated[Chosen, PartOf("allocator"), Field(validate_default=True)] = _EQUAL
     weight: PerDevice[PositiveNumber] = 1.0  # of a device, for the allocator "weighted"
     interference_dbm_per_hz: Annotated[float, Le(0)] | None = None  # beside the noise, in both directions
-    target_snr_db: Annotated[float, Ge(-100), Le(100)] | None = (
-        None  # received signal over noise and interference; None: devices radiate `power`
-    )
+    # received signal over noise and interference; None: devices radiate `power`
+    target_snr_db: Annotated[float, Ge(-100), Le(100)] | None = None
     efficiency: Annotated[float, Gt(0), Le(1)] | None = None  # radiated share of what a device's radio draws
     waterfall: NonNegativeNumber = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError unless there are blocks just where they are shared."""
+        if (self.access == "ofdma") != (self.blocks > 0):
+            found = f"got {self.blocks} with {self.access!r}"
+            raise ConfigError(f"network.blocks: must be above 0 with access 'ofdma' and only there, {found}")
 
     @property
     def discipline(self) -> Chosen:  # type: ignore[override]

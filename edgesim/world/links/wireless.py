@@ -20,6 +20,7 @@ from edgesim.core.rng import Draws, Key
 from edgesim.world.links.analytic import Impaired
 from edgesim.world.links.base import BESIDE_FADING, BOTH_WAYS, ImpairedLinks, Links, directed
 from edgesim.world.links.path_loss import MODELS, Site
+from edgesim.world.spectrum.base import shannon_bps
 
 _DBM = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))\s*dBm\s*")
 
@@ -86,15 +87,6 @@ class WirelessLinks(ImpairedLinks):
         if self.loss is not None:
             air_s = air_s * self.sendings(rows, nbytes, up, draws)
         return self.delay_s(rows, up, draws) + air_s, air_s
-
-
-def shannon_bps(band_hz: Arr, snr: Arr) -> Arr:
-    """Return the capacity of a channel, shape (k,): bandwidth x log2(1 + signal-to-noise ratio).
-
-    Source: Shannon, "Communication in the Presence of Noise", Proc. IRE 37 (1949).
-    """
-    rate_bps: Arr = band_hz * np.log1p(snr) / math.log(2.0)  # log1p keeps weak signals exact
-    return rate_bps
 
 
 class Signal(NamedTuple):

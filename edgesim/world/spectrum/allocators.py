@@ -129,13 +129,13 @@ class MinEnergy(Allocator):
         return _greatest_sum(senders, joules, band_hz, least_hz)
 
     def claims(self, senders: Senders, hz: Arr, block_hz: float) -> Arr:
-        """Return the joules that a block spares; inf for a transfer that would miss its deadline."""
+        """Return the joules that a block spares; transfers that would miss their deadline come first."""
         now_s, then_s = senders.end_s(hz), senders.end_s(hz + block_hz)
         late = senders.seconds + now_s > self.deadline
         waiting = np.isinf(now_s)
         spared_j = _prices(senders) * (np.where(waiting, 0.0, now_s) - np.where(waiting, 0.0, then_s))
-        if late.any():
-            return np.where(late, now_s if np.isfinite(now_s[late]).all() else np.where(waiting, then_s, 0.0), -np.inf)
+        if late.any():  # each of them needs its blocks, in any order
+            return np.where(late, then_s, -np.inf)
         return np.where(waiting, np.inf, spared_j)
 
 

@@ -14,6 +14,15 @@ from edgesim.core.arrays import Arr
 _MOST_STEPS, _EXACT = 60, 1e-15
 
 
+def shannon_bps(band_hz: Arr | float, snr: Arr) -> Arr:
+    """Return the capacity of a channel, shape (k,): bandwidth x log2(1 + signal-to-noise ratio).
+
+    Source: Shannon, "Communication in the Presence of Noise", Proc. IRE 37 (1949).
+    """
+    rate_bps: Arr = band_hz * np.log1p(snr) / math.log(2.0)  # log1p keeps weak signals exact
+    return rate_bps
+
+
 class Channel(Protocol):
     """Rates of k transfers by their hertz; arrays of shape (k,)."""
 
@@ -32,18 +41,13 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnPower:
-    """A sender puts its whole power into its share: B log2(1 + S / B), where S is signal power over noise density.
-
-    Source: Shannon, "Communication in the Presence of Noise", Proc. IRE 37 (1949).
-    """
+    """A sender puts its whole power into its share: B log2(1 + S / B), where S is signal power over noise density."""
 
     snr_hz: Arr  # S: the hertz on which signal and noise are equally strong
 
     def rate_bps(self, hz: Arr) -> Arr:
         """Return the rate on so many hertz; 0 on none."""
-        snr = np.divide(self.snr_hz, hz, out=np.zeros_like(hz), where=hz > 0)
-        rate_bps: Arr = hz * np.log1p(snr) / math.log(2.0)
-        return rate_bps
+        return shannon_bps(hz, np.divide(self.snr_hz, hz, out=np.zeros_like(hz), where=hz > 0))
 
     def slopes(self, hz: Arr) -> tuple[Arr, Arr]:
         """Return the first and the second derivative of the rate."""
@@ -59,9 +63,8 @@ class OwnPower:
         hz[share <= 0] = 0.0
         some = (share > 0) & (share < 1)
         y = share[some]
-        snr = (
-            (1.0 - y) * (1.0 + y) / y**2
-        )  # above the solution of log(1 + snr) = y snr, as log(1 + x) < x / sqrt(1 + x)
+        # log(1 + snr) = y snr has its solution below this, as log(1 + x) < x / sqrt(1 + x)
+        snr = (1.0 - y) * (1.0 + y) / y**2
         for _ in range(_MOST_STEPS if some.any() else 0):  # of Newton's method, which stays above
             step = (np.log1p(snr) - y * snr) / (1.0 / (1.0 + snr) - y)
             snr = snr - step
@@ -131,7 +134,7 @@ class Allocator(ABC):
 
     @abstractmethod
     def claims(self, senders: Senders, hz: Arr, block_hz: float) -> Arr:
-        """Return how much each transfer, which has `hz`, gains from one more block, shape (k,); the highest gets it."""
+        """Return the gain of each transfer, which has `hz`, from one more block, shape (k,); the highest gets it."""
 
 
 def whole_blocks(allocator: Allocator, senders: Senders, blocks: int, block_hz: float) -> Arr:

@@ -13,7 +13,7 @@ from edgesim.core.arrays import Arr
 from edgesim.core.rng import Draws, Key
 from edgesim.world.contention.base import SharedLinks, check_order
 from edgesim.world.contention.fair import FairLinks
-from edgesim.world.spectrum.base import Allocator, Channel, OneDensity, OwnPower, Senders, whole_blocks
+from edgesim.world.spectrum.base import Allocator, Channel, OneDensity, OwnPower, Senders, shannon_bps, whole_blocks
 from edgesim.world.topology.base import Hop
 
 AccessScheme: TypeAlias = Literal["fdma", "ofdma", "tdma", "noma"]
@@ -37,7 +37,7 @@ class CellBand:
         band_hz = self.up_hz if up else self.down_hz
         if up and self.access == "noma":
             return superposed_bps(snr_hz, band_hz)
-        if self.blocks and self.access == "ofdma":
+        if self.blocks:
             hz = whole_blocks(self.allocator, senders, self.blocks, band_hz / self.blocks)
         else:
             hz = self.allocator.divide(senders, band_hz)
@@ -47,7 +47,7 @@ class CellBand:
         """Return the channel of transfers: devices put their power into their share, a server spreads its own."""
         if up and self.access != "tdma":
             return OwnPower(snr_hz)
-        return OneDensity(np.log2(1.0 + snr_hz / (self.up_hz if up else self.down_hz)))
+        return OneDensity(shannon_bps(1.0, snr_hz / (self.up_hz if up else self.down_hz)))
 
     def alone_bps(self, snr_hz: Arr, up: bool) -> Arr:
         """Return the rates of transfers that have the band to themselves, shape (k,)."""
@@ -64,7 +64,7 @@ def superposed_bps(snr_hz: Arr, band_hz: float) -> Arr:
     order = np.argsort(snr_hz, kind="stable")
     weaker_hz = np.concatenate(([0.0], np.cumsum(snr_hz[order])[:-1]))
     rates_bps = np.empty(len(snr_hz))
-    rates_bps[order] = band_hz * np.log1p(snr_hz[order] / (band_hz + weaker_hz)) / math.log(2.0)
+    rates_bps[order] = shannon_bps(band_hz, snr_hz[order] / (band_hz + weaker_hz))
     return rates_bps
 
 
