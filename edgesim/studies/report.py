@@ -223,7 +223,7 @@ def _notes(labels: Mapping[Run, str]) -> Iterator[str]:
     if astray:
         yield f"{len(astray)} of {len(labels)} runs diverged: {', '.join(astray)}."
     for line in once([run.manifest.get("warnings", ()) for run in labels]):
-        yield f"{line[:1].upper()}{line[1:]}."
+        yield f"{line}."  # begins with a key
 
 
 # --- settings: groups of runs that differ only in the seed ----------------------------------------------------------

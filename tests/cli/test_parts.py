@@ -51,11 +51,20 @@ def test_an_example_is_accepted(kind: str, name: str) -> None:
     others = {key.key: key.example for key in found.keys if key.key not in table}
     for key, example in others.items():
         if (name, key) not in INSTEAD:
-            PartOf(kind).read({**table, **tomllib.loads(f"{key} = {example}")})
+            beside = BESIDE.get((name, key), {})
+            PartOf(kind).read({**table, **beside, **tomllib.loads(f"{key} = {example}")})
 
 
-# Keys that are given instead of the one in the example, and not beside it.
-INSTEAD = {("crash", "mean_time"), ("server_restart", "at"), ("parquet", "train"), ("parquet", "test")}
+# Keys that others have to stand beside.
+BESIDE = {("cell", "access"): {"blocks": 4}}
+# Keys that are given instead of the one in the example, and not beside it, or that stand beside another.
+INSTEAD = {
+    ("crash", "mean_time"),
+    ("server_restart", "at"),
+    ("parquet", "train"),
+    ("parquet", "test"),
+    ("cell", "blocks"),
+}
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_a_warning_about_some_cells_says_of_how_many(write) -> None:
 def test_the_report_of_a_study_repeats_its_warnings(write) -> None:
     call("study", "run", write(OWN, study_with('"stop.rounds" = [1, 2]')))
     assert call("report", "study.toml").code == 0
-    assert Path("report.html").read_text().count(f"Warning: {WARNED.removeprefix('warning: ')}.") == 1
+    assert Path("report.html").read_text().count(f"</strong> {WARNED.removeprefix('warning: ')}.") == 1
 
 
 def test_a_quiet_run_warns_too_and_its_report(write) -> None:
@@ -173,7 +173,7 @@ def test_a_quiet_run_warns_too_and_its_report(write) -> None:
     assert done.out == "one\n" and done.err == f"{WARNED}\n"
     assert edgesim.open("one").manifest["warnings"] == [WARNED.removeprefix("warning: ")]
     call("report", "one", "--out", "one.html")
-    assert Path("one.html").read_text().count("Network: has no effect") == 1
+    assert Path("one.html").read_text().count("</strong> network: has no effect") == 1
 
 
 def test_a_replay_warns_of_what_it_was_told_in_vain(write) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from edgesim.core.arrays import Arr
+from edgesim.core.errors import ContractError
 
 _MOST_STEPS, _EXACT = 60, 1e-15
 
@@ -146,5 +147,12 @@ def whole_blocks(allocator: Allocator, senders: Senders, blocks: int, block_hz: 
     """
     hz = np.zeros(len(senders.bits))
     for _ in range(blocks):
-        hz[np.argmax(allocator.claims(senders, hz, block_hz))] += block_hz
+        hz[np.argmax(numbers(allocator, "claims", allocator.claims(senders, hz, block_hz), len(hz)))] += block_hz
     return hz
+
+
+def numbers(allocator: Allocator, function: str, given: object, k: int) -> Arr:
+    """Return what a function of an allocator gave. Raises ContractError unless it is k numbers, inf among them."""
+    if not (isinstance(given, np.ndarray) and given.shape == (k,) and given.dtype == float) or np.isnan(given).any():
+        raise ContractError(f"{type(allocator).__name__}.{function}() must return {k} floats, got {given!r}")
+    return given

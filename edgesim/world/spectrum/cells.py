@@ -10,14 +10,25 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from edgesim.core.arrays import Arr
+from edgesim.core.errors import ContractError
 from edgesim.core.rng import Draws, Key
 from edgesim.world.contention.base import SharedLinks, check_order
 from edgesim.world.contention.fair import FairLinks
-from edgesim.world.spectrum.base import Allocator, Channel, OneDensity, OwnPower, Senders, shannon_bps, whole_blocks
+from edgesim.world.spectrum.base import (
+    Allocator,
+    Channel,
+    OneDensity,
+    OwnPower,
+    Senders,
+    numbers,
+    shannon_bps,
+    whole_blocks,
+)
 from edgesim.world.topology.base import Hop
 
 AccessScheme: TypeAlias = Literal["fdma", "ofdma", "tdma", "noma"]
 _LEAST_BITS = 1e-9
+_EXACT = 1e-9  # relative
 Gain: TypeAlias = Callable[[Draws, bool], Arr]  # power gain of transfers up or down, 1 on average
 
 
@@ -40,7 +51,10 @@ class CellBand:
         if self.blocks:
             hz = whole_blocks(self.allocator, senders, self.blocks, band_hz / self.blocks)
         else:
-            hz = self.allocator.divide(senders, band_hz)
+            hz = numbers(self.allocator, "divide", self.allocator.divide(senders, band_hz), len(snr_hz))
+            if hz.min() < 0 or hz.sum() > band_hz * (1.0 + _EXACT):
+                name = type(self.allocator).__name__
+                raise ContractError(f"{name}.divide() must return hertz that add up to {band_hz:g}, got {hz}")
         return senders.channel.rate_bps(hz)
 
     def channel(self, snr_hz: Arr, up: bool) -> Channel:
