@@ -81,7 +81,7 @@ class Turn(NamedTuple):
 
 def foreseen(scenario: Scenario) -> Turn:
     """Return the mean over devices of the first exchange, as `edgesim estimate` has it. Raises ConfigError."""
-    blocks = estimate_of(assemble(scenario), speed=lambda parts: 1.0).blocks
+    blocks = estimate_of([assemble(scenario)], speed=lambda parts: 1.0).blocks
     weights = blocks["devices"] / blocks["devices"].sum()
     return Turn(*(float((blocks[name] * weights).sum()) for name in ("flops", "down_bytes", "up_bytes")))
 

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
@@ -25,21 +25,27 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.price_list import F32_BYTES, CostProfile
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Submodel, Task
+from edgesim.execution.backends.null import NullBackend
 from edgesim.execution.backends.serial import Serial
 from edgesim.learning.models.build import applied, model_state_of, on_meta
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
-from edgesim.runs.assembly import Assembly, assemble
+from edgesim.runs.assembly import Assembly
 from edgesim.runs.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.runs.retiming import Quantiles, check_spread, quantiles, redrawn
 from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.training import assemble_all
 
 _SPLIT = ("energy_j", "active_j", "idle_j", "energy_network_j", "energy_server_j")
+_UNKNOWN = dict.fromkeys(
+    ("rounds", "jobs", "flops", "host_minutes", "disk_bytes", "memory_bytes", "sim_time_s", *_SPLIT)
+)
 _JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j"]
 _ROUNDS, _JOBS = 20, 20_000  # most rounds and jobs of the trial, a run without training
 _UPDATES = 2_000  # most updates before a merge of the trial, or four per device if that is more
 _TRIAL_S = 5.0  # host time after which the trial ends with its current round
+_LATEST_S = 20.0  # also if a session has closed no round
 _ENOUGH = "enough was seen"
 _PROBE_S = 0.5  # seconds of training by which the speed of this host is measured
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # size of a run folder without jobs, and of the rows of one job; measured
@@ -49,12 +55,12 @@ _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # size of a run folder without jobs, an
 class Estimate:
     """`blocks`: a row for each fleet block and part of the model. `totals`: of the whole run; None = unknown.
 
-    Columns of blocks: kind, level, devices, submodel, the means over jobs of those devices in round 0 (flops,
-    down_bytes, up_bytes, seconds, joules above idle power), and late_share, the share of jobs that take longer than a
-    fixed deadline (NaN without one). Among peers the means include the messages that a device fetches, the joules of
-    their senders, and the waits of the device.
-    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s,
-    energy_j of the devices (the sum of active_j and idle_j), energy_network_j and energy_server_j.
+    Columns of blocks: session (if there are several), kind, level, devices, submodel, the means over jobs of those
+    devices in round 0 (flops, down_bytes, up_bytes, seconds, joules above idle power), and late_share, the share of
+    jobs that take longer than a fixed deadline (NaN without one). Among peers the means include the messages that a
+    device fetches, the joules of their senders, and the waits of the device.
+    Keys of totals: rounds (of all sessions), jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder),
+    sim_time_s, energy_j of the devices (the sum of active_j and idle_j), energy_network_j and energy_server_j.
     `notes`: effects of batteries on the run, or that they are unknown; one sentence each.
     `spread_blocks`: with draws of the clocks' errors, columns kind, submodel, and low, median and high of seconds and
     joules. `spread_totals`: the same three of rounds, sim_time_s and energy_j, by name. Low and high are the 5 and 95 %
@@ -102,28 +108,31 @@ class _Brief(Silent):
         self.trial: Simulation | None = None
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
-        """End the trial after the first round that closes too late."""
+        """End the trial after the first round that closes too late, if every session has closed one."""
         self.host_s = time.perf_counter() - self.started_s
         if self.host_s > _TRIAL_S and self.trial is not None:
-            self.trial.rounds.end(_ENOUGH)
+            trainings = self.trial.trainings
+            if all(len(each.tables["rounds"]) for each in trainings) or self.host_s > _LATEST_S:
+                for training in trainings:
+                    training.rounds.end(_ENOUGH)
 
 
 def estimate(scenario: Scenario, draws: int = 0) -> Estimate:
     """Estimate a scenario, as `estimate_of` does, and again with each of `draws` draws of the clocks' errors.
 
-    Raises ConfigError or DataError as `assemble` does, and ConfigError for draws if no device's clock has a spread.
+    Raises ConfigError or DataError as `assemble` does, and ConfigError for draws if no device's clock has a spread or
+    there are several sessions.
     """
-    if len(scenario.session) > 1:
-        count = len(scenario.session)
-        raise ConfigError(f"estimate: works with one training, found {count} sessions; leave all but one out")
     if scenario.app is not None:
         raise ConfigError("estimate: the jobs of an app have no price before its code has run; run it for a few rounds")
-    parts = assemble(scenario)
-    found = estimate_of(parts)
+    if draws and len(scenario.session) > 1:
+        raise ConfigError(f"estimate: intervals are of one training, found {len(scenario.session)} sessions")
+    all_parts = assemble_all(scenario)
+    found = estimate_of(all_parts)
     if not draws:
         return found
     check_spread(scenario)
-    of_draws = [estimate_of(redrawn(parts, draw), speed=lambda _: np.inf) for draw in range(1, draws + 1)]
+    of_draws = [estimate_of([redrawn(all_parts[0], draw)], speed=lambda _: np.inf) for draw in range(1, draws + 1)]
     totals = {name: [each.totals[name] for each in of_draws] for name in ("rounds", "sim_time_s", "energy_j")}
     blocks = found.blocks[["kind", "submodel"]]
     for name in ("seconds", "joules"):
@@ -137,20 +146,47 @@ def estimate(scenario: Scenario, draws: int = 0) -> Estimate:
 
 
 @plain_torch()
-def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = None) -> Estimate:
+def estimate_of(all_parts: Sequence[Assembly], speed: Callable[[Assembly], float] | None = None) -> Estimate:
     """Estimate a run from prices, a trial without training, and the measured speed of this host.
 
-    The number of rounds follows from the limits on rounds, simulated time, energy and money. The effects of training,
-    such as reaching an accuracy, are not foreseen. `speed` replaces the measurement `host_flops_per_s`. Raises
-    ConfigError if the trial ends before its first round.
+    `all_parts`: of each session. The number of rounds follows from the limits on rounds, simulated time, energy and
+    money. The effects of training, such as reaching an accuracy, are not foreseen. `speed` replaces the measurement
+    `host_flops_per_s`. Several sessions run in one trial, which ends as the run would, or after _TRIAL_S seconds of
+    this host: then each goes on as it went. Raises ConfigError if the trial ends before its first round.
     """
+    if len(all_parts) == 1:
+        return _of_one(all_parts[0], speed)
+    for place, parts in enumerate(all_parts):
+        if parts.scenario.method.value.needs.feedback:
+            name = parts.scenario.method.name
+            raise ConfigError(f"estimate: session.{place}.method: {name} plans from training results")
+    brief = _Brief()
+    others = [(parts, NullBackend()) for parts in all_parts[1:]]
+    trial = brief.trial = Simulation(all_parts[0], NullBackend(), brief, others=others)
+    trial.run()
+    cut = any(each.rounds.stop_reason == _ENOUGH for each in trial.trainings)
+    told = f"Sessions were followed for {trial.world.now_s:.3g} s alone, {_TRIAL_S:g} s of this host."
+    totals = _totals_of_sessions(trial, brief.host_s, speed)
+    blocks = []
+    for training in trial.trainings:
+        parts, start = training.parts, timed(training.parts)
+        if parts.scenario.method.value.needs.peers is None:
+            jobs = priced(parts, start.learner.plan(of_everybody(start)))
+        else:
+            jobs = of_peers(training.tables["jobs"].frame())
+        found = by_block(parts, jobs)
+        blocks.append(found.assign(session=training.name)[["session", *found]])
+    return Estimate(pd.concat(blocks, ignore_index=True), totals, (told,) if cut else ())
+
+
+def _of_one(parts: Assembly, speed: Callable[[Assembly], float] | None) -> Estimate:
     scenario, start = parts.scenario, timed(parts)
     session, everyone = start.trainings[0].asks_devices, of_everybody(start)
     learner, view = session.learner, session.view()
     first = learner.plan(view if len(view.idle) else everyone)
     if scenario.method.value.needs.peers is not None:
         trial, typical = _trial(parts, len(first.orders))
-        jobs = of_peers(trial)
+        jobs = of_peers(trial.tables["jobs"].frame())
     elif not scenario.method.value.needs.feedback:
         _, typical = _trial(parts, len(first.orders))
         jobs = priced(parts, learner.plan(everyone))
@@ -242,31 +278,64 @@ def _totals(parts: Assembly, typical: _Round, speed: Callable[[Assembly], float]
         rounds = max(1, int(min(allowed))) if allowed else None
     memory_bytes = _memory_bytes(parts, typical.jobs)
     if rounds is None:
-        unknown = dict.fromkeys(("rounds", "jobs", "flops", "host_minutes", "disk_bytes", "sim_time_s", *_SPLIT))
-        return {**unknown, "memory_bytes": memory_bytes}
+        return {**_UNKNOWN, "memory_bytes": memory_bytes}
     flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)  # of jobs that are trained
     active_j, idle_j = rounds * typical.active_j + typical.flying_j, rounds * typical.idle_j
     network_j, server_j = rounds * typical.network_j + typical.flying_network_j, rounds * typical.server_j
-    backend, trained_s, models_bytes = parts.scenario.backend.value, 0.0, 0
-    if backend.trains:
-        own, large = parts.network.cost_profile, parts.setting.cost_profile.charged_as
-        own_flops = flops * (1.0 if large is None else own.train_flops() / large.train_flops())
-        samples = 0 if parts.data is None else len(parts.data.labels("test"))
-        evaluations = -(-rounds // parts.scenario.evaluation.every)
-        evaluation_flops = float(evaluations * samples * own.forward_flops())
-        at_once = min(max(1, backend.processes), os.cpu_count() or 1)
-        # as if workers did not slow each other down
-        trained_s = (own_flops + evaluation_flops) / (at_once * (speed or host_flops_per_s)(parts))
-        models_bytes = 2 * _model_bytes(parts)  # the last and the best model
     return {
         "rounds": rounds,
         "jobs": jobs,
         "flops": flops + typical.flying_flops,
-        "host_minutes": (rounds * typical.host_s + trained_s) / 60.0,
-        "disk_bytes": models_bytes + _TABLES_BYTES + _JOB_BYTES * jobs,
+        "host_minutes": (rounds * typical.host_s + _trained_s(parts, rounds, flops, speed)) / 60.0,
+        "disk_bytes": _disk_bytes(parts, jobs),
         "memory_bytes": memory_bytes,
         "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
         **dict(zip(_SPLIT, (active_j + idle_j, active_j, idle_j, network_j, server_j), strict=True)),
+    }
+
+
+def _totals_of_sessions(trial: Simulation, host_s: float, speed: Callable[[Assembly], float] | None) -> dict[str, Any]:
+    now_s, spent = trial.world.now_s, trial.world.totals()
+    memory_bytes, whole_s, rows = PROCESS_BYTES, 0.0, []  # one process serves all
+    for training in trial.trainings:
+        parts, stop, process = training.parts, training.parts.scenario.stop, training.process
+        jobs, rounds = training.tables["jobs"].frame(), len(training.tables["rounds"].frame())
+        start_s, end_s = parts.scenario.session[0].start, (process and process.ended_s) or now_s
+        longer = 1.0
+        if training.rounds.stop_reason == _ENOUGH:
+            limits = (
+                (stop.rounds, rounds), (stop.sim_time, end_s - start_s), (stop.energy, spent.energy_j),
+                (stop.cost and stop.cost.values[1], spent.cost),
+            )  # fmt: skip
+            longer = min((limit / seen for limit, seen in limits if limit and seen > 0), default=np.inf)
+        memory_bytes += _memory_bytes(parts, len(jobs) / max(1, rounds)) - PROCESS_BYTES
+        whole_s = max(whole_s, start_s + longer * (end_s - start_s))
+        if isfinite(longer):
+            rounds, asked = round(longer * rounds), round(longer * len(jobs))
+            active_j, network_j = jobs[_JOB_JOULES].to_numpy().sum(), jobs["link_j"].sum()
+            flops = longer * float(jobs["flops"].sum())
+            trained_s = _trained_s(parts, rounds, flops, speed)
+            rows.append(
+                (rounds, asked, flops, trained_s, _disk_bytes(parts, asked), longer * active_j, longer * network_j)
+                + (active_j, network_j)
+            )
+    if not isfinite(whole_s):
+        return {**_UNKNOWN, "memory_bytes": memory_bytes}
+    rounds, asked, flops, trained_s, disk_bytes, active_j, network_j, *seen_j = np.sum(rows, axis=0).tolist()
+    more = whole_s / now_s
+    # what a session has booked is all that its jobs have spent, so that only their growth counts
+    active_j += spent.active_j - seen_j[0]
+    network_j += spent.energy_network_j - seen_j[1]
+    joules = (active_j + more * spent.idle_j, active_j, more * spent.idle_j, network_j, more * spent.energy_server_j)
+    return {
+        "rounds": int(rounds),
+        "jobs": int(asked),
+        "flops": flops,
+        "host_minutes": (more * host_s + trained_s) / 60.0,
+        "disk_bytes": int(disk_bytes),
+        "memory_bytes": memory_bytes,
+        "sim_time_s": whole_s,
+        **dict(zip(_SPLIT, joules, strict=True)),
     }
 
 
@@ -296,6 +365,28 @@ def _timed_s(backend: Backend, job: Assignment, sgd: LocalSGD) -> float:
     started_s = time.perf_counter()
     backend.train([job._replace(task=Task(local_sgd=(sgd,)))])
     return time.perf_counter() - started_s
+
+
+def _trained_s(parts: Assembly, rounds: int, flops: float, speed: Callable[[Assembly], float] | None) -> float:
+    """Return the seconds of this host for training and evaluations, as if workers did not slow each other down."""
+    backend, own, large = (
+        parts.scenario.backend.value,
+        parts.network.cost_profile,
+        parts.setting.cost_profile.charged_as,
+    )
+    if not backend.trains:
+        return 0.0
+    own_flops = flops * (1.0 if large is None else own.train_flops() / large.train_flops())
+    samples = 0 if parts.data is None else len(parts.data.labels("test"))
+    evaluation_flops = float(-(-rounds // parts.scenario.evaluation.every) * samples * own.forward_flops())
+    at_once = min(max(1, backend.processes), os.cpu_count() or 1)
+    seconds: float = (own_flops + evaluation_flops) / (at_once * (speed or host_flops_per_s)(parts))
+    return seconds
+
+
+def _disk_bytes(parts: Assembly, jobs: int) -> int:
+    models = 2 if parts.scenario.backend.value.trains else 0  # the last and the best
+    return models * _model_bytes(parts) + _TABLES_BYTES + _JOB_BYTES * jobs
 
 
 def _memory_bytes(parts: Assembly, jobs: float) -> int:

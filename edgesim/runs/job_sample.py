@@ -71,13 +71,12 @@ def priced(parts: Assembly, plan: Plan) -> pd.DataFrame:
     )
 
 
-def of_peers(trial: Simulation) -> pd.DataFrame:
-    """Return the same columns for the first round of a trial among peers.
+def of_peers(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Return the same columns for the first round of a trial among peers, by its table of jobs.
 
     Only a trial shows which messages peers exchange and how long they wait. up_bytes and joules include the messages
     that peers sent to a job.
     """
-    jobs = trial.tables["jobs"].frame()
     first: pd.DataFrame = jobs[(jobs["round"] == 0) & jobs["outcome"].isin(DELIVERED)]
     return first.assign(
         seconds=first["end_s"] - first["sent_s"],

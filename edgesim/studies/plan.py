@@ -81,12 +81,11 @@ def _look(planned: Planned, common: Common, speed: Speed | None) -> Outlook:
     try:
         parts, *others = check_all(scenario, common.load, common.build)
         planned = replace(planned, warnings=(*planned.warnings, *of_parts(scenario, (parts, *others))))
-        alone = len(scenario.session) < 2  # there is no estimate for several sessions together
         host_s: float | None = None
         disk_bytes: int | None = None
-        if speed and alone:
+        if speed:
             with suppress(ConfigError):  # it can run, but would end before its first round
-                totals = estimate_of(parts, speed).totals
+                totals = estimate_of((parts, *others), speed).totals
                 minutes, disk_bytes = totals["host_minutes"], totals["disk_bytes"]
                 host_s = None if minutes is None else 60.0 * minutes
     except Exception as error:

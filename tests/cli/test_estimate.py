@@ -10,8 +10,11 @@ import edgesim
 import edgesim.runs.estimate
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Needs
+from edgesim.execution.backends.null import NullBackend
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.estimate import estimate
+from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.training import assemble_all
 from tests.calling import call
 from tests.conftest import simulate_null
 from tests.sizes import spread
@@ -296,3 +299,38 @@ def test_validate_warns_of_a_battery_that_never_charges(tmp_path):
         (tmp_path / "it.toml").write_text(text + (f"battery = {battery}\n" if battery else ""))
         done = call("validate", tmp_path / "it.toml")
         assert done.code == 0 and (warning in done.out + done.err) is warned, battery
+
+
+TWO = {"session": [{"name": "all"}, {"name": "slow", "devices": [[0, 1]], "start": "1 s", "training": {"batch": 5}}]}
+
+
+def test_several_sessions_cost_what_they_run_for(timing):
+    scenario = timing(energy=POWERS, network=LINKS, stop={"rounds": 4}, **TWO)
+    found, [first, second] = estimate(scenario), assemble_all(scenario)
+    run = Simulation(first, NullBackend(), Silent(), others=[(second, NullBackend())])
+    run.run()
+    told = {name: run.totals[name] for name in ("sim_time_s", "flops", "energy_j", "active_j", "idle_j")}
+    assert {name: found.totals[name] for name in told} == pytest.approx(told, rel=1e-12)
+    jobs = sum(len(each.tables["jobs"].frame()) for each in run.trainings)
+    assert (found.totals["rounds"], found.totals["jobs"], found.notes) == (8, jobs, ())
+    assert set(found.blocks["session"]) == {"all", "slow"}
+
+
+def test_sessions_that_take_long_go_on_as_they_went(timing, digits, monkeypatch):
+    """Rounds without chance are all alike, so that the first few tell the last."""
+    apart = [{"name": "one", "devices": [[0, 1]]}, {"name": "two", "devices": [[2, 4]], "stop": {"sim_time": 900.0}}]
+    scenario = timing(energy=POWERS, stop={"rounds": 60}, session=apart)
+    whole = estimate(scenario).totals
+    monkeypatch.setattr(edgesim.runs.estimate, "_TRIAL_S", 0.0)
+    cut = estimate(scenario)
+    assert len(cut.notes) == 1 and cut.notes[0].startswith("Sessions were followed for ")
+    for name in ("sim_time_s", "flops", "active_j", "idle_j"):
+        assert cut.totals[name] == pytest.approx(whole[name], rel=0.1), name  # cut in mid-round
+    endless = estimate(digits(stop={"accuracy": 0.5}, selection="all", session=apart)).totals
+    assert endless["sim_time_s"] is endless["rounds"] is None and endless["memory_bytes"] > 0
+
+
+def test_a_session_that_plans_from_training_is_named(digits):
+    sessions = [{"name": "a"}, {"name": "b", "method": "fedpns"}]
+    with pytest.raises(ConfigError, match=r"^estimate: session\.1\.method: fedpns plans from training results$"):
+        estimate(digits(session=sessions))

@@ -107,13 +107,16 @@ def test_commands_that_draw_many_runs_tell_sessions_apart(run, tmp_path):
 
 
 def test_commands_before_a_run(tmp_path):
-    """`validate`, `show` and `run` work on a scenario of sessions; `estimate` refuses it in one line."""
+    """`validate`, `show` and `run` work on a scenario of sessions; `estimate` has a row for each of their devices."""
     file = "scenarios/two_sessions.toml"
     assert call("validate", file).out == f"{file}: ok\n"
     assert "session.1.devices" in call("show", file).out
-    refused = call("estimate", file)
-    assert refused.code == 2
-    assert refused.err == "error: estimate: works with one training, found 2 sessions; leave all but one out\n"
+    rows = json.loads(call("estimate", file, "--json").out)["blocks"]
+    assert [(row["session"], row["kind"]) for row in rows] == [
+        ("everybody", "phone"), ("everybody", "board"), ("boards", "board"),
+    ]  # fmt: skip
+    refused = call("estimate", file, "--intervals", "20")
+    assert (refused.code, refused.err) == (2, "error: estimate: intervals are of one training, found 2 sessions\n")
     done = call("run", file, "--out", tmp_path / "run", "--set", "stop.rounds=1")
     assert done.code == 0
     assert "everybody: round 1/1" in done.err
