@@ -3,7 +3,7 @@
 EDGESIM_TEST_SIZE, which the make targets set, is one of
 
 - quick: one in eight of the short tests of every file, and none that searches or starts a process; `make quick`
-- short: representatives of every kind of test, at most six cases of one; `make test`, and what pytest does by itself
+- short: representatives of every kind of test, at most four cases of one; `make test`, and what pytest does by itself
 - rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
 - all: every test, at full size, in one go
 - nightly: as all, with ten times the examples, drawn anew each time; `make test-nightly`
@@ -66,7 +66,7 @@ def _larger(value: Any) -> Any:
 
 
 QUICK = 8  # a quick run has one in so many of the short tests of a file that neither search nor start a process
-CASES = 6  # a short run has at most so many cases of a parametrised test, evenly spread
+CASES = 4  # a short run has at most so many cases of a parametrised test, evenly spread
 ALL_CASES = {"contracts", "conventions", "docs"}  # but in these folders: each method's kind, file and page counts
 
 

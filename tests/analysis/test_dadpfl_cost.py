@@ -13,6 +13,7 @@ import pytest
 import edgesim
 from edgesim.config import device_profiles
 from tests.conftest import digits_scenario
+from tests.sizes import full
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "analysis" / "dadpfl_cost.py"))
@@ -72,6 +73,7 @@ def test_the_papers_table(tmp_path, capsys):
         assert f">{label}" in drawn
 
 
+@full
 def test_a_run_of_peers(tmp_path, capsys):
     """Rounds become cheaper as devices prune: the last one times their number is less than all of them.
 

@@ -13,6 +13,7 @@ import pytest
 from edgesim.core.errors import ConfigError
 from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
+from tests.sizes import full
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "analysis" / "label_distance.py"))
 SKEWED = {"partition": {"name": "dirichlet_label", "beta": 0.3}, "evaluation": {"personal": True}}
@@ -52,6 +53,7 @@ def test_the_common_model_is_that_of_the_epoch_with_the_least_mean_loss():
         assert found.in_common(3)[:, side].tolist() == each[int(np.argmin(means)), :, side].tolist()
 
 
+@full
 def test_devices_with_few_classes_are_farther_from_the_common_optimum():
     parts = assemble(digits_scenario(**SKEWED))
     table = SCRIPT["distances"](parts, 6)

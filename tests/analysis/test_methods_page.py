@@ -62,6 +62,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "study.toml"
 
 
+@full
 def test_costs_by_hand(small: Path) -> None:
     """50 samples in batches of 16 are 4 steps: the proximal term takes 4 x 4 FLOPs a parameter; bytes are numbers."""
     planned = SCRIPT["costs"](load_study(small), small, "full")

@@ -35,6 +35,7 @@ from edgesim.runs.calibrate import (
     time_steps,
 )
 from edgesim.runs.power_log import Span
+from tests.sizes import full
 
 TICK_S = 0.25  # of the stand-in for the clock; a power of two, so that differences are exact
 PRICES = {"flops": 2e-11, "bytes": 3e-10, "conv_bytes": 1e-9, "convolutions": 1e-4, "operations": 1e-5}
@@ -154,6 +155,7 @@ def test_the_time_that_was_asked_for_is_kept_and_progress_is_told():
     assert "building mlr, 2 of 5" in said and said[-1] == "not timed within 0 s: mlp, fcnn, exits"
 
 
+@full
 def test_networks_of_texts_and_of_users_are_timed():
     """Tokens are noise like images; a class from outside needs a shape of its inputs."""
     found = time_steps(["lstm_char@3", "benchmarks.own_networks:OwnLstm@5"], [2], 0.0, clocks=ticking())

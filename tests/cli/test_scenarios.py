@@ -30,7 +30,7 @@ def test_which_templates_there_are(at: Path) -> None:
     assert names(at) == []
 
 
-@pytest.mark.parametrize("template", spread(TEMPLATES, 2))
+@pytest.mark.parametrize("template", spread(TEMPLATES, 1))
 def test_a_template_runs_at_once(at: Path, template: str) -> None:
     """Its scenario warns of nothing, and trains; its study can be planned, and each of its cells times a round."""
     code, out, err = call("new", "mine", "--template", template)

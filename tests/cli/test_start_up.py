@@ -47,6 +47,7 @@ def loaded_by(
 
 
 @pytest.mark.process
+@full
 def test_what_trains_nothing_loads_no_torch_once_a_profile_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

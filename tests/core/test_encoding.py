@@ -20,7 +20,7 @@ from tests.calling import TINY
 from tests.conftest import digits_scenario, simulate_null
 from tests.end_to_end.test_bad_input import check
 from tests.learning.test_measure import cost_profile_of
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 BITMAP = Encoding(zeros="bitmap")
 PARAMS = frozenset({"params"})
@@ -247,6 +247,7 @@ def test_a_scenario_keeps_its_encodings() -> None:
     assert short.digest() != digits_scenario().digest()
 
 
+@full
 def test_editors_know_the_names() -> None:
     """A name where it says all, or a table."""
     up = json_schema()["$defs"]["Encodings"]["properties"]["up"]

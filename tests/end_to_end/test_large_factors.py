@@ -39,6 +39,7 @@ def test_the_list_is_not_empty(factors: list[tuple[str, dict[str, Any]]]) -> Non
     assert len(factors) > 60
 
 
+@full
 def test_a_factor_beyond_float32_is_refused_by_name(factors: list[tuple[str, dict[str, Any]]]) -> None:
     for key, changes in factors:
         with pytest.raises(ConfigError, match=rf"^{re.escape(key)}: must be at most 1e\+30, .* got 1e\+39$"):

@@ -23,6 +23,7 @@ from edgesim.core.local_sgd import Training
 from edgesim.core.price_list import CostProfile
 from edgesim.studies.study import Study, study_of
 from tests.calling import TINY
+from tests.sizes import full
 
 # What pydantic says, which no file of a user has.
 LEAKS = re.compile(
@@ -88,6 +89,7 @@ def leaks(said: set[str]) -> list[str]:
     return sorted(each for each in said if LEAKS.search(each))
 
 
+@full
 def test_no_key_of_a_scenario_is_refused_in_pydantics_words() -> None:
     said = set(refusals_of_scenarios())
     assert len(said) > 600

@@ -19,6 +19,7 @@ from edgesim.engine.apps import Lockstep
 from edgesim.execution.result_cache import Answers
 from edgesim.runs.simulate import simulate
 from tests.engine.small_app import SERVERS, call_all
+from tests.sizes import full
 
 LINK = {"name": "fixed", "up": "8 kbit/s", "down": "8 kbit/s", "latency": "0.5 s"}
 POWER = {"name": "power", "idle": "1 W", "busy": "3 W", "transmit": "2 W", "receive": "0.5 W"}
@@ -276,6 +277,7 @@ def test_another_thread_cannot_use_the_clock():
     assert "only the thread" in seen_by(server)[0]
 
 
+@full
 def test_known_calls_are_not_run_again_unless_something_changed(tmp_path):
     data = tmp_path / "data.txt"
     data.write_text("one")

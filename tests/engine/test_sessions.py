@@ -138,6 +138,7 @@ def test_halves_learn_what_they_learn_alone(tmp_path):
         assert one.method == alone.method
 
 
+@full
 def test_sessions_that_are_cut_off_go_on(tmp_path, monkeypatch):
     """Each ends as if it had been left alone, and what was trained before its checkpoint is not trained again."""
     sessions = [{"name": "a"}, {"name": "b", "method": "scaffold"}]
@@ -321,7 +322,7 @@ PEERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("world", "kind"),
-    spread([(world, kind) for world in ("steady", "churn", "asked anew", "outages") for kind in PEERS], 5),
+    spread([(world, kind) for world in ("steady", "churn", "asked anew", "outages") for kind in PEERS], 3),
 )
 def test_peers_of_two_sessions_on_devices_of_their_own_are_as_if_alone(kind, world):
     """Every job and round, but for the joules of the world; whoever shares a device is refused."""

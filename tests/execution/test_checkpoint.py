@@ -20,6 +20,7 @@ from edgesim.files.atomic import growing_file
 from edgesim.learning.train.trainer import Trainer
 from edgesim.runs.simulate import simulate
 from tests.calling import call, names
+from tests.sizes import full
 
 FILE = ".run.checkpoint"
 RUN = ("run", "scenario.toml", "--out", "run", "--set", "stop.rounds=6", "--quiet")
@@ -55,6 +56,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.kills
 @pytest.mark.process
+@full
 def test_a_killed_run_goes_on(here: Path) -> None:
     """After SIGKILL the same command ends with the tables and weights of a run that was left alone."""
     words = ["run", "scenario.toml", "--set", "stop.rounds=30", "--out", "run"]

@@ -22,6 +22,7 @@ from edgesim.learning.cost_models.fedpmt_paper import FedPMTPaper, counted_layer
 from edgesim.learning.cost_models.measured import Measured
 from edgesim.runs.assembly import assemble
 from tests.conftest import SPEEDS, frames, simulate_null, timing_scenario
+from tests.sizes import full
 
 FILE = Path(__file__).parents[1] / "world" / "data" / "fedpmt_table_5_2.csv"
 MODELS = {"FCNN-MNIST": "fcnn", "CNN-MNIST": "cnn_mnist", "CNN-CIFAR10": "cnn_cifar10"}
@@ -271,6 +272,7 @@ def test_models_that_the_formulas_do_not_cover(cost_profile: CostProfile, found:
         PUBLISHED.flops(cost_profile, Pass(), Submodel(), one, one)
 
 
+@full
 def test_a_run_with_such_a_model_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"cost\.name: 'fedpmt_paper' .*; model resnet18_gn has conv1 \(Conv2d\) without bias"

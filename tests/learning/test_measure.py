@@ -249,6 +249,7 @@ def test_a_network_whose_work_changes_is_refused() -> None:
         measure(module, "fickle", (3,), 3)
 
 
+@full
 def test_json_gives_an_equal_card_back() -> None:
     for name in ("lenet5", "torchvision:vit_b_16"):
         cost_profile = cost_profile_of(name)

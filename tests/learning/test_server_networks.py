@@ -22,6 +22,7 @@ from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.contracts.support import run
+from tests.sizes import full
 
 KEY = Key(5)
 
@@ -94,6 +95,7 @@ def test_fitting_targets_is_what_torch_optim_does_and_costs_what_devices_pay(loc
     assert torch.equal(network.first["params"]["fc1.weight"], first["params"]["fc1.weight"])
 
 
+@full
 def test_outputs_of_any_weights_are_those_of_a_test_and_cost_a_forward_pass():
     """In pieces of 100, without dropout, with running statistics as they are: 230 samples, one forward pass each."""
     parts = assemble(digits_scenario(method={"name": f"{__name__}:Distilling"}, model="resnet18_bn"))

@@ -21,6 +21,7 @@ from tests.contracts.support import NORMED, Spy, mixed_scenario, prepare, run
 from tests.methods.hand_made import setting_of
 from tests.methods.plain_torch import DEVICES, descend, flat, network_of, rounds_of, three_devices, weights_of
 from tests.methods.recorded import close_to, record
+from tests.sizes import full
 
 TRAIN, FORWARD, PARAMS = 168448 + 168448 + 150016, 168448, 6090  # of cnn_digits: FLOPs a sample, numbers
 MAPS, CLASSES = 16 * 8 * 8, 10  # of its first convolution
@@ -61,6 +62,7 @@ def server_after(network, maps, told, labels, key):
     return network.eval()
 
 
+@full
 def test_three_rounds_in_plain_torch(monkeypatch):
     """Networks of devices and of the server, logits that go back, and how both together do on 50 test samples.
 

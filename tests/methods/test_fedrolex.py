@@ -17,6 +17,7 @@ from tests.contracts.support import mixed_scenario, prepare, run
 from tests.methods.hand_made import KEY, merged_layers, message_of, setting_of, view_of
 from tests.methods.recorded import record
 from tests.methods.test_heterofl import FOUR
+from tests.sizes import full
 
 HALF = {"name": "fedrolex", "rates": [0.5], "tiers": "level"}
 ONE_LEVEL = [{"count": 2, "level": 1, "cpu": {"flops_per_s": "50 MFLOP/s"}}]
@@ -69,6 +70,7 @@ def test_a_device_trains_the_units_of_the_round(monkeypatch):
     assert torch.equal(after["conv1.bias"][others], before["conv1.bias"][others])
 
 
+@full
 def test_all_units_are_trained_though_no_device_has_them_all():
     """32 rounds of half of 32 channels move all of them; HeteroFL's first half leaves the others as they were."""
     for name, moves in (("fedrolex", True), ("heterofl", False)):

@@ -48,6 +48,7 @@ def test_the_projection_stays_whole(width, conv1, conv2, fc1, fc2):
     assert width < 1 or (params, macs) == (92626, 682000)  # as the FedDHAD paper's layers give
 
 
+@full
 def test_the_projection_of_a_residual_network_stays_whole_too():
     """Its inner channels and the head's hidden layer are sliced."""
     _, cost_profile = cost_profile_of(RESNETS["resnet18_bn"](projection=256), "resnet18_bn", None, None, KEY)

@@ -386,6 +386,7 @@ def test_devices_of_one_label_are_dropped(mixed_runs):
 
 
 @grows
+@full
 def test_the_server_s_work_takes_time(mixed_runs):
     """Averaging 10 models, 2 FLOPs a parameter each; 55 inner products; two losses on all test samples for a label."""
     simulation = mixed_runs[0]

@@ -91,7 +91,7 @@ def trained(job, widths, ranks, distill, factors=(1.0, 1.0)):
             )
             for distill in (True, False)
         ],
-        2,
+        1,
     ),
 )
 def test_a_device_s_steps(method, factors, distill, monkeypatch):
@@ -162,7 +162,7 @@ def test_work_of_tiers():
 
 
 @pytest.mark.parametrize("changes", [{}, {"tiers": "random"}, {"distill": False, "random_widths": 0}])
-@pytest.mark.parametrize("model", ["cnn_digits", NORMED])
+@pytest.mark.parametrize("model", spread(["cnn_digits", NORMED], 1))
 def test_charged_is_what_was_done(model, changes, monkeypatch):
     jobs = measured_jobs(mixed_scenario(method={**US_NETS, **changes}, model=model), monkeypatch)
     assert (jobs["flops"] == jobs["real_flops"]).all()

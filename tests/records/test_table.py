@@ -7,6 +7,7 @@ import pytest
 from edgesim.core.errors import ConfigError
 from edgesim.records.schema import DERIVED, TABLES, conform, recorded
 from edgesim.records.table import Table, new_tables
+from tests.sizes import full
 
 EVAL = (3, 2, 12.5, "test", 0.7, 0.25, 100)
 
@@ -102,6 +103,7 @@ def test_extend_keeps_its_own_copy():
     assert table.frame()["round"].tolist() == [1, 2]
 
 
+@full
 def test_one_value_of_an_earlier_row_can_be_changed():
     """In rows that wait for their chunk, in packed ones, in extended ones, whichever comes first."""
     table = Table("evals")

@@ -91,6 +91,7 @@ def test_tensorboard_reads_a_study_over_simulated_time(here: Path, tmp_path: Pat
         assert [event.value for event in found["round/used"]] == run.rounds["used"].tolist()
 
 
+@full
 def test_tensorboard_reads_the_settings_of_a_run(here: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData

@@ -114,7 +114,7 @@ def test_all_text_fits_and_lies_on_no_other(name, width):
     assert place.width > 0.4 and place.height * figure.get_figheight() > 0.5
 
 
-@pytest.mark.parametrize("name", spread(PICTURES, 3))
+@pytest.mark.parametrize("name", spread(PICTURES, 1))
 def test_they_are_vectors_and_the_same_each_time(name, tmp_path):
     """Text stays text in an SVG, fonts are TrueType in a PDF, and two drawings are one file."""
     for ending in FORMATS:

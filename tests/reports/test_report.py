@@ -183,6 +183,7 @@ def test_words():
 # --- the command ------------------------------------------------------------------------------------------------
 
 
+@full
 def test_the_command(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = call("report", *(run.folder for run in first(runs, 2)), "--out", "it.html", "--question", "Who?")

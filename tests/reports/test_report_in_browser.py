@@ -103,6 +103,7 @@ def test_numbers_behind_charts_fit_too(opened, scheme):
     assert seen.page.evaluate(LAYOUT)["faults"] == []
 
 
+@full
 def test_the_check_of_the_layout_finds_faults(opened):
     """It would see text that is cut, sticks out, or lies on other text."""
     seen = opened(400)

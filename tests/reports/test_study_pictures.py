@@ -44,7 +44,7 @@ def in_the_folder(study, monkeypatch):
     monkeypatch.chdir(study)
 
 
-@pytest.mark.parametrize("kind", spread(KINDS, 3))
+@pytest.mark.parametrize("kind", spread(KINDS, 2))
 def test_every_kind(study, kind):
     done = call("study", "plot", "two.toml", "--kind", kind, "--width", "double", "--format", "pdf,svg")
     assert done == (0, f"{kind}.pdf\n{kind}.svg\n", "")
@@ -98,6 +98,7 @@ def test_bad_input_is_one_line(study, words, says):
     assert sorted(study.iterdir()) == before
 
 
+@full
 def test_its_report(study):
     assert call("report", "two.toml", "--baseline", "method=fedprox,training.lr=0.1", "--out", "it.html").code == 0
     page = (study / "it.html").read_text(encoding="utf-8")

@@ -230,6 +230,7 @@ def test_the_server_s_flops_of_another_cost_model(folder: Path, method: str) -> 
 # --- code that changes while a process lives --------------------------------------------------------------------------
 
 
+@full
 def test_a_class_that_is_defined_again_in_a_notebook(folder: Path) -> None:
     """`edgesim.study` in a folder of its own: finished cells are run anew, and the table is that of the new class."""
     from types import ModuleType

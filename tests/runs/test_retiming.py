@@ -19,6 +19,7 @@ from edgesim.runs.simulate import simulate
 from edgesim.studies import clock_intervals
 from tests.calling import call
 from tests.conftest import digits_scenario, timing_scenario
+from tests.sizes import full
 
 STUDY = """
 name = "boards"
@@ -77,6 +78,7 @@ def test_draws_that_would_have_taught_another_model_are_counted() -> None:
     assert 0 < retimed(simulate(scenario), 20).changed <= 20
 
 
+@full
 def test_an_order_that_depends_on_clocks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Boards of 1 and 1.02 GFLOP/s keep their order in about half of the draws; two of one board in all of them."""
     known = cache(lambda folder, draws: retimed(open_run(folder), draws))  # the same for all commands

@@ -85,7 +85,7 @@ class Watching(Looking):
         self.seen.append((run, sorted(run.manifest["files"])))
 
 
-@pytest.mark.parametrize("what", thinned(RUNS, ["sync", "one by one", "restarts"]))
+@pytest.mark.parametrize("what", thinned(RUNS, ["sync"]))
 def test_tables_are_those_of_a_run_that_keeps_all_in_memory(tmp_path: Path, often: None, what: str) -> None:
     """At the end, and at every look before: each shows the rows up to a round, which the finished run has too."""
     scenario = timing_scenario(**{**BASE, **RUNS[what]})

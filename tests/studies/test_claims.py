@@ -136,6 +136,7 @@ def test_hours_of_runs_that_are_missing(here: Path) -> None:
     assert done.code == 0 and rows(done.out)["later"][2].startswith("not run: needs about ")
 
 
+@full
 def test_results_stand_in_for_runs_that_are_gone(here: Path) -> None:
     run()
     words = ("study", "claims", "claims.toml", "--results", "results.csv")

@@ -94,6 +94,7 @@ def test_a_comparison_names_the_seed_that_is_missing(studied: Path) -> None:
     assert rows["low", "1", "energy_j"]["ratio"] == pytest.approx(means[0] / means[1])
 
 
+@full
 def test_tables_of_all_formats(studied: Path) -> None:
     few = ("--only", "radio=low,selection.count=1", "--runs", studied / "runs")
     words = ("study", "compare", studied / "study.toml", "--baseline", "method=fedavg", *few)

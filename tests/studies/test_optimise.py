@@ -152,6 +152,7 @@ method = { fedavg = [], fedprox = ["method={ name = 'fedprox', mu = 0.5 }"] }
 # --- who never gets there -----------------------------------------------------------------------------------------
 
 
+@full
 def test_a_run_that_never_gets_there_is_no_small_number(here: Path) -> None:
     """One round takes less time than fourteen, and reaches nothing."""
     search = searched("learns.toml", sized(6, 8, 8))
