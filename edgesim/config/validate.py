@@ -188,6 +188,8 @@ def _rounds(s: Scenario) -> Broken:
         yield "backend.name", f"{chooses}, which {s.backend.name} does not have"
     if "labels" in rule.needs and s.data is None:
         yield "data", f"the selection {name} looks at labels, which need a data set"
+    if "cell" in rule.needs and (s.fleet[0].network or s.network).value.spectrum is None:
+        yield "network.name", f"the selection {name} looks at a cell, must be 'cell', found {s.network.name!r}"
     in_rounds = found in ("sync", "deadline") and s.edges is None and not _among_peers(s)
     if s.evaluation.on_devices is not None and not in_rounds:
         yield "evaluation.on_devices", "needs a server that asks devices in rounds, without edge servers or peers"

@@ -15,7 +15,7 @@ from edgesim.core.limits import Count
 from edgesim.core.rng import Key
 from edgesim.core.view import Setting
 
-Want: TypeAlias = Literal["reports", "channel", "battery", "labels"]
+Want: TypeAlias = Literal["reports", "channel", "battery", "cell", "labels"]
 WANTS = frozenset(get_args(Want))
 
 
@@ -26,6 +26,7 @@ class Expected(NamedTuple):
     compute_s: Arr
     up_s: Arr
     joules: Arr  # above idle power
+    compute_j: Arr  # of these, joules of computing
     up_bytes: int  # bytes of the model, the same for every device
 
     @property
@@ -54,6 +55,19 @@ class StoredEnergy(NamedTuple):
     capacity_j: Arr
 
 
+class CellState(NamedTuple):
+    """Radios in their cells, with the fading of each device's next transfer: arrays of shape (devices,).
+
+    An SNR in hertz is received power over the density of noise and interference: on B Hz the ratio is the SNR / B.
+    """
+
+    band: Any  # edgesim.world.spectrum.cells.CellBand, the band of each cell
+    base: Ids  # node of each device's base station; devices of one station share its band
+    up_snr_hz: Arr
+    down_snr_hz: Arr
+    transmit_w: Arr  # that a device's radio draws while it sends, above idle power
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """Facts that the server knows when it chooses. Arrays are of shape (devices,) and must not be changed.
@@ -74,6 +88,7 @@ class Known:
     reported: Reported | None = None  # given if the rule needs "reports"
     up_bps: Arr | None = None  # given if it needs the "channel": rate of an upload that began now
     battery: StoredEnergy | None = None  # given if it needs the "battery"
+    cell: CellState | None = None  # given if it needs the "cell"
     state: Any = None  # state of the rule after all rounds so far
 
 

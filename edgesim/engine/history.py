@@ -16,7 +16,7 @@ from edgesim.core.backend import REPORT_BYTES, REPORT_NUMBERS, Reports
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import Answer
 from edgesim.core.rng import Draws, Key
-from edgesim.core.selection import Expected, Informed, Known, Reported, StoredEnergy
+from edgesim.core.selection import CellState, Expected, Informed, Known, Reported, StoredEnergy
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.view import Setting
 from edgesim.core.workload import amount, amounts_of, flops_of, full_speed_s, moved_bytes
@@ -27,12 +27,13 @@ _MOST_CLOSED = 64  # rounds that wait for the next choice of devices
 
 
 class _Now(NamedTuple):
-    """Snapshot of time, round, channel and battery, as far as the rule needs it."""
+    """Snapshot of time, round, channel, battery and cell, as far as the rule needs it."""
 
     now_s: float
     round: int
     up_bps: Arr | None
     battery: StoredEnergy | None
+    cell: CellState | None
 
 
 class _Closed(NamedTuple):
@@ -125,8 +126,13 @@ class History:
 
     def _moment(self, round_: int) -> _Now:
         fleet, ids, now_s, needs = self._world.fleet, self._ids, self._world.now_s, self._rule.needs
-        up_bps, battery = None, None
-        if "channel" in needs:  # bits a second at which each device's next job would send the model, if sent now
+        up_bps, battery, cell = None, None, None
+        shared = self._world.shared
+        if shared is not None and not needs.isdisjoint({"cell", "channel"}):
+            cell = shared.cell_of(ids, fleet.transmit_w)
+        if "channel" in needs and cell is not None:  # of a device that had the band to itself
+            up_bps = cell.band.alone_bps(cell.up_snr_hz, True)
+        elif "channel" in needs:  # bits a second at which each device's next job would send the model, if sent now
             model_bytes = np.full(len(ids), float(_model_bytes(self._setting, up=True)))
             draws = Draws(self._world.job_key, ids, self._draws_of_device[ids])
             _, air_s = fleet.transfer_s(ids, model_bytes, True, np.full(len(ids), now_s), draws)
@@ -134,7 +140,7 @@ class History:
         if "battery" in needs:
             stored_j, capacity_j = self._world.batteries.stored_j(now_s)
             battery = StoredEnergy(stored_j[ids], capacity_j[ids])
-        return _Now(now_s, round_, up_bps, battery)
+        return _Now(now_s, round_, up_bps, battery, cell)
 
 
 def _kept(column: Arr) -> Arr:
@@ -155,10 +161,10 @@ def expected_of(fleet: Fleet, setting: Setting, ids: Ids) -> Expected:
     amounts = amounts_of(task, setting, samples, steps)
     air_s = [8.0 * _model_bytes(setting, up) / bps for up, bps in ((False, setting.down_bps), (True, setting.up_bps))]
     flops = flops_of(task, setting, samples, steps)
-    watts = fleet.full_speed_w(ids, flops, amounts, moved_bytes(task, setting))
-    joules = watts * compute_s + fleet.receive_w[ids] * air_s[0] + fleet.transmit_w[ids] * air_s[1]
-    up_bytes = _model_bytes(setting, up=True)
-    return Expected(air_s[0] + setting.latency_s, compute_s, air_s[1] + setting.latency_s, joules, up_bytes)
+    compute_j = fleet.full_speed_w(ids, flops, amounts, moved_bytes(task, setting)) * compute_s
+    joules = compute_j + fleet.receive_w[ids] * air_s[0] + fleet.transmit_w[ids] * air_s[1]
+    seconds = air_s[0] + setting.latency_s, compute_s, air_s[1] + setting.latency_s
+    return Expected(*seconds, joules, compute_j, _model_bytes(setting, up=True))
 
 
 def _model_bytes(setting: Setting, up: bool) -> int:

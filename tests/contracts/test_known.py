@@ -31,7 +31,9 @@ from tests.sizes import full, spread
 __all__ = ["trained"]  # a fixture
 
 WATCHING = "tests.plugins.watching"
+CELL = {"name": "cell", "bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}}
 RULES: dict[str, dict[str, Any]] = {
+    "least_time": {"count": 3},
     "round_robin": {"count": 3},
     "proportional_fair": {"count": 3},
     "bc": {"count": 3},
@@ -49,6 +51,13 @@ REPORTING = [name for name in RULES if "reports" in plugins_of("selection")[name
 METHODS_WITH_A_SERVER = [name for name in METHODS if needs_of(name).peers is None]
 
 
+def world_of(name: str) -> dict[str, Any]:
+    """Return the keys of a scenario that a rule needs beside its own."""
+    if "cell" not in plugins_of("selection")[name].needs:
+        return {}
+    return {"network": CELL, "fleet": [{"count": 6, "cpu": {"flops_per_s": "40 MFLOP/s"}}]}
+
+
 def rule_of(name: str) -> dict[str, Any]:
     """Return the table of a rule."""
     return {"name": name, **RULES[name]}
@@ -62,7 +71,7 @@ def test_every_rule_is_tried():
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_works_in_a_run(name):
     """Rounds pass, whoever is asked was idle, no more than wanted, and everybody is thought of by those who try all."""
-    scenario = mixed_scenario(selection=rule_of(name), stop={"rounds": 6}, evaluation={"every": 6})
+    scenario = mixed_scenario(**world_of(name), selection=rule_of(name), stop={"rounds": 6}, evaluation={"every": 6})
     jobs = run(scenario).tables["jobs"].frame()
     per_round = jobs.groupby("round").size()
     assert len(per_round) == 6
@@ -153,6 +162,32 @@ def test_the_channel_is_that_of_the_next_job():
         assert (8 * mine["up_bytes"] / (mine["up_s"] - latency_s)).to_numpy() == pytest.approx(bps, rel=1e-9)
         rates.append(bps.tolist())
     assert rates[0] != rates[1]
+
+
+def test_the_cell_is_that_of_the_next_job():
+    """One device a round has the whole band: rates of both directions follow from the SNR, with its fading."""
+    cell = {"name": "cell", "bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}, "fading": "per_transfer"}
+    simulation, seen = seen_by(
+        mixed_scenario(
+            selection={"name": f"{WATCHING}:InCell", "count": 1},
+            network=cell,
+            fleet=[{"count": 6, "cpu": {"flops_per_s": "40 MFLOP/s"}}],
+            energy={"name": "power", "busy": "4 W", "transmit": "2 W"},
+            stop={"rounds": 13},
+        )
+    )
+    jobs = simulation.tables["jobs"].frame()
+    assert jobs["device"].tolist() == [*range(6), *range(6), 0]
+    for job, known in zip(jobs.itertuples(), seen, strict=True):
+        up_hz, down_hz = (column[job.device] for column in (known.cell.up_snr_hz, known.cell.down_snr_hz))
+        up_bps, down_bps = 1e6 * np.log2(1 + up_hz / 1e6), 1e6 * np.log2(1 + down_hz / 1e6)
+        latency_s = known.setting.latency_s[job.device]
+        assert 8 * job.up_bytes / (job.up_s - latency_s) == pytest.approx(up_bps, rel=1e-9)
+        assert 8 * job.down_bytes / (job.down_s - latency_s) == pytest.approx(down_bps, rel=1e-9)
+        assert known.up_bps[job.device] == pytest.approx(up_bps, rel=1e-12)
+        assert known.cell.transmit_w[job.device] == 2
+    assert len(set(known.cell.base.tolist())) == 1
+    assert len({known.cell.up_snr_hz[0] for known in seen}) == 3  # as device 0 had three jobs
 
 
 def test_the_history_is_that_of_the_jobs():
@@ -299,7 +334,7 @@ LONG: dict[str, Any] = {
 @pytest.mark.parametrize("name", REPORTING)
 def test_as_many_workers_as_you_like(name):
     """Tables and weights do not depend on who trains, though choices wait for reports."""
-    changes = {**LONG, "selection": rule_of(name)}
+    changes = {**LONG, **world_of(name), "selection": rule_of(name)}
     alone = results_of(run(mixed_scenario(**changes)))
     assert results_of(run(mixed_scenario(**changes, backend={"name": "workers", "workers": 2}))) == alone
 

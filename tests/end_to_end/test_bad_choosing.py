@@ -72,7 +72,12 @@ WRONG = {
         [f"selection={{{OORT}}}", *UNTRAINED],
     ),
     "knows too much": selection(
-        "name: Odd.needs has 'weather', must be of battery, channel, labels, reports", f"name='{WATCHING}:Odd', count=2"
+        "name: Odd.needs has 'weather', must be of battery, cell, channel, labels, reports",
+        f"name='{WATCHING}:Odd', count=2",
+    ),
+    "no cell": Bad(
+        "network.name: the selection least_time looks at a cell, must be 'cell', found 'fixed'",
+        ["selection={name='least_time', count=2}"],
     ),
     "nobody chosen": selection(
         f"name: {WATCHING}:Undecided must have choose(self, idle, known, key), as edgesim.core.selection.Selection",

@@ -38,6 +38,18 @@ class Learning(Watching):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InCell(Watching):
+    """Looks at the cell, and asks the devices in turn."""
+
+    needs: ClassVar[Any] = frozenset({"channel", "cell"})
+
+    def choose(self, idle: Any, known: Known, key: Any) -> Any:
+        """Return the device whose turn it is."""
+        SEEN.append(known)
+        return idle[[known.round % len(idle)]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Odd(Watching):
     """Wants what no server knows."""
 

@@ -9,12 +9,14 @@ import numpy as np
 
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
+from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Key, Purpose
+from edgesim.core.selection import CellState
 from edgesim.world.contention.base import SharedLinks
 from edgesim.world.contention.fair import FairLinks
 from edgesim.world.fleet import Fleet
 from edgesim.world.spectrum.cells import Air, CellLinks, Radios
-from edgesim.world.topology.base import Access, Hop, Paths, Tier, TreePaths, Wire
+from edgesim.world.topology.base import SERVER_NODE, Access, Hop, Paths, Tier, TreePaths, Wire
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,16 @@ class SharedNetwork:
     def alone_bps(self, source: int, target: int) -> float:
         """Return the rate of a transfer that has its path to itself."""
         return min((self.paths.capacity_bps[hop] for hop in self.limits(source, target)), default=inf)
+
+    def cell_of(self, ids: Ids, transmit_w: Arr) -> CellState | None:
+        """Return the radios of some devices as they are now, None without cells. `transmit_w`: of all devices."""
+        if not isinstance(self.links, CellLinks):
+            return None
+        up = [self.paths.path(1 + device, SERVER_NODE)[0] for device in ids.tolist()]
+        down = [(base, device) for device, base in up]
+        base = np.array([link[1] for link in up], dtype=np.int64)
+        snr_hz = self.links.next_snr_hz(up, True), self.links.next_snr_hz(down, False)
+        return CellState(self.links.band, base, *snr_hz, transmit_w[ids])
 
 
 def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:

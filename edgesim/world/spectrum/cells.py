@@ -184,6 +184,22 @@ class CellLinks(SharedLinks):
         self._divide_before(now_s)
         return self._links.moved_bytes(flow, now_s)
 
+    def next_snr_hz(self, links: Sequence[Hop], up: bool) -> Arr:
+        """Return the SNR in hertz of the next transfer on each link between device and base station, shape (k,).
+
+        It has the fading that this transfer will have. Asking changes nothing.
+        """
+        devices = np.array([link[0 if up else 1] - 1 for link in links], dtype=np.int64)
+        numbers = np.array([self._faded[link][1] + 1 if link in self._faded else 0 for link in links], dtype=np.int64)
+        gain = self._air.spectrum.gain(Draws(self._radios.key, devices, numbers), up)
+        snr_hz: Arr = (self._air.up_snr_hz if up else self._air.down_snr_hz)[devices] * gain
+        return snr_hz
+
+    @property
+    def band(self) -> CellBand:
+        """Band of each cell."""
+        return self._air.spectrum
+
     def _leave(self, flow: int) -> None:
         for band in self._of_flow.pop(flow):
             del band.sendings[flow]
