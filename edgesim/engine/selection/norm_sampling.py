@@ -53,12 +53,16 @@ class NormSampling(Informed):
 
     def probabilities(self, idle: Ids, known: Known) -> Arr:
         """Return how probable it is that each idle device is drawn, shape (len(idle),); they sum up to those drawn."""
+        return inclusion(self.importance(idle, known), min(self.count, len(idle)))
+
+    def importance(self, idle: Ids, known: Known) -> Arr:
+        """Return data size times norm of each idle device, above 0, shape (len(idle),)."""
         assert known.reported is not None
         norms = known.reported.norm[idle]
         mean = float(np.nanmean(norms)) if np.isfinite(norms).any() else 1.0
         norms = np.where(np.isnan(norms), mean, norms) + self.floor * mean
-        sizes = known.setting.samples[idle] * (norms if mean > 0 else 1.0)
-        return inclusion(sizes.astype(np.float64), min(self.count, len(idle)))
+        importance: Arr = known.setting.samples[idle] * (norms if mean > 0 else 1.0)
+        return importance.astype(np.float64)
 
 
 def inclusion(sizes: Arr, count: int) -> Arr:
