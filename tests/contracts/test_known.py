@@ -34,6 +34,7 @@ WATCHING = "tests.plugins.watching"
 CELL = {"name": "cell", "bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}}
 RULES: dict[str, dict[str, Any]] = {
     "least_time": {"count": 3},
+    "packet_error": {"count": 3},
     "importance_channel": {"count": 3},
     "round_robin": {"count": 3},
     "proportional_fair": {"count": 3},

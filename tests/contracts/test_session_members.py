@@ -28,6 +28,7 @@ SELECTIONS: dict[str, dict[str, Any]] = {
     "proportional_fair": {"count": 2},
     "battery_aware": {"count": 2},
     "least_time": {"count": 2},
+    "packet_error": {"count": 2},
     "importance_channel": {"count": 2},
 }
 RADIO = {"bandwidth": "1 MHz", "distance_m": {"uniform": [100, 900]}, "fading": "per_round"}

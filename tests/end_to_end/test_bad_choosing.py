@@ -79,6 +79,11 @@ WRONG = {
         "network.name: the selection least_time looks at a cell, must be 'cell', found 'fixed'",
         ["selection={name='least_time', count=2}"],
     ),
+    "interference of too few blocks": selection(
+        "interference_db: must have a number for each of the 2 blocks, found 1",
+        "name='packet_error', count=2, interference_db=[3]",
+        "network={name='cell', bandwidth='1 MHz', distance_m=100}",
+    ),
     "nobody chosen": selection(
         f"name: {WATCHING}:Undecided must have choose(self, idle, known, key), as edgesim.core.selection.Selection",
         f"name='{WATCHING}:Undecided', count=2",
