@@ -86,7 +86,9 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "peers": {"csv": "file", "complete": "full", "clique": "full", "circle": "ring"},
     "topology": {"csv": "file", "regular": "random_regular"},
     "mobility": {"csv": "trace", "random": "markov"},
-    "selection": {"random": "uniform", "everybody": "all", "best_channel": "bc", "rpow_d": "power_of_choice"},
+    "selection": {
+        "random": "uniform", "everybody": "all", "best_channel": "bc", "rpow_d": "power_of_choice", "cpow_d": "pow_d",
+    },
     "server_optimizer": {"momentum": "sgd", "fedavgm": "sgd", "fedadam": "adam", "adamw": "adam", "fedyogi": "yogi"},
     "objective": {
         "cross_entropy": "classification", "perplexity": "next_token", "language_model": "next_token",

@@ -183,7 +183,9 @@ def _rounds(s: Scenario) -> Broken:
         yield "selection.name", f"{name} works with the protocols {', '.join(sorted(rule.protocols))}, found {found}"
     if isinstance(rule, Informed) and _among_peers(s):
         yield "selection.name", f"{name} looks at what a server knows; {method.name} has peers, use 'all'"
-    if "reports" in rule.needs and not trains:
+    if rule.poll is not None and s.edges is not None:
+        yield "selection.name", f"{name} polls devices in exchanges of a server, leave out edges"
+    if ("reports" in rule.needs or rule.poll is not None) and not trains:
         chooses = f"selection {name} chooses by training results"
         yield "backend.name", f"{chooses}, which {s.backend.name} does not have"
     if "labels" in rule.needs and s.data is None:

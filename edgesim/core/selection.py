@@ -92,6 +92,14 @@ class Known:
     state: Any = None  # state of the rule after all rounds so far
 
 
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Question for the loss of the newest model, which selected devices answer before some of them train."""
+
+    count: int  # devices that train, those with the highest losses
+    samples: int | None = None  # random samples on which a device computes its loss; None: all
+
+
 class Selection(ABC):
     """A rule that chooses devices: a frozen dataclass of pure functions, as in `engine/selection/rules.py`.
 
@@ -100,6 +108,11 @@ class Selection(ABC):
 
     needs: ClassVar[frozenset[Want]] = frozenset()  # facts beside the history of jobs; others are not computed
     protocols: ClassVar[frozenset[str]] = frozenset()  # protocols that it works with; empty: all
+
+    @property
+    def poll(self) -> Poll | None:
+        """Poll of the devices that `choose` returns, before some of them train; None: all train at once."""
+        return None
 
     def check(self, level: Ids) -> None:
         """Raise ConfigError if the rule does not fit devices of these levels, shape (devices,)."""

@@ -30,6 +30,7 @@ from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
 from edgesim.methods.encoded import Encoded
 from edgesim.methods.optimised import Optimised
+from edgesim.methods.polled import Polled
 from edgesim.runs.app_parts import NO_NETWORK
 from edgesim.runs.network import (
     Network,
@@ -58,14 +59,20 @@ if TYPE_CHECKING:
 
 
 def method_of_server(scenario: Scenario) -> Method:
-    """Return the scenario's method, wrapped in its encoding of updates and its server optimiser if it has them."""
+    """Return the scenario's method, with its encoding of updates, server optimiser and poll if it has them."""
     method: Method = scenario.method.value
     if scenario.encoding.up.of_update:
         method = Encoded(method=method, encoding=scenario.encoding.up)
     chosen = scenario.server_optimizer
-    if chosen is None or chosen.value.is_identity:
-        return method
-    return Optimised(method=method, optimizer=chosen.value)
+    if chosen is not None and not chosen.value.is_identity:
+        method = Optimised(method=method, optimizer=chosen.value)
+    return with_poll(method, scenario)
+
+
+def with_poll(method: Method, scenario: Scenario) -> Method:
+    """Return a method, with the poll of the scenario's selection if it has one."""
+    poll = scenario.selection.value.poll
+    return method if poll is None else Polled(method=method, poll=poll)
 
 
 Load: TypeAlias = Callable[[Scenario], Dataset | None]
@@ -127,7 +134,7 @@ class Assembly:
             module=self.module.to(device),
             data=self.data,
             shards=[torch.from_numpy(shard) for shard in self.split.train],
-            method=self.method,
+            method=with_poll(self.method, self.scenario),
             cost_profile=self.network.cost_profile,
             test_rows=torch.from_numpy(rows),
             encoding_up=self.setting.encoding_up,

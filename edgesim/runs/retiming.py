@@ -70,8 +70,10 @@ def retimed(run: Run, draws: int) -> Retimed:
     """
     scenario = load_scenario(run.manifest["scenario"]).trainings[0]
     check_spread(scenario)
-    if len(run.sessions) > 1 or scenario.method.value.needs.feedback or run.rounds.empty:
-        why = f"method {scenario.method.name} plans from training results"
+    feedback, polls = scenario.method.value.needs.feedback, scenario.selection.value.poll is not None
+    if len(run.sessions) > 1 or feedback or polls or run.rounds.empty:
+        why = "selection" if polls else "method"
+        why = f"{why} {scenario.selection.name if polls else scenario.method.name} plans from training results"
         why = "it has several sessions" if len(run.sessions) > 1 else "no round closed" if run.rounds.empty else why
         raise ConfigError(f"{run.name}: cannot be timed again, as {why}")
     parts = assemble(scenario.model_copy(update={"stop": Stop(rounds=len(run.rounds))}))

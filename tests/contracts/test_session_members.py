@@ -19,6 +19,7 @@ SELECTIONS: dict[str, dict[str, Any]] = {
     "oort": {"count": 2},
     "tifl": {"count": 2, "tiers": 2, "interval": 1},
     "power_of_choice": {"count": 2, "candidates": 3},
+    "pow_d": {"count": 2, "candidates": 3},
     "bc": {"count": 2},
     "bn2": {"count": 2},
     "bc_bn2": {"count": 2, "candidates": 3},

@@ -71,6 +71,15 @@ WRONG = {
         "backend.name: selection oort chooses by training results, which null does not have",
         [f"selection={{{OORT}}}", *UNTRAINED],
     ),
+    "polls without training": Bad(
+        "backend.name: selection pow_d chooses by training results, which null does not have",
+        ["selection={name='pow_d', count=2, candidates=3}", *UNTRAINED],
+    ),
+    "polls with a deadline": selection(
+        "name: pow_d works with the protocols sync, found deadline",
+        "name='pow_d', count=2, candidates=3",
+        "protocol={name='deadline', deadline='3 s'}",
+    ),
     "knows too much": selection(
         "name: Odd.needs has 'weather', must be of battery, cell, channel, labels, reports",
         f"name='{WATCHING}:Odd', count=2",

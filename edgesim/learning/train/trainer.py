@@ -102,7 +102,7 @@ class Trainer:
         """Return the method's rule for a task. Raises ContractError if it is not a LocalRule."""
         rule = self.method.local(task)
         if not isinstance(rule, LocalRule):
-            name = type(self.method).__name__
+            name = self.method.label
             raise ContractError(f"{name}.local() must return a LocalRule, got {type(rule).__name__}")
         return rule
 
