@@ -47,6 +47,10 @@ WRONG = {
     ),
     "no deadline": selection("deadline: is missing", "name='fedcs', count=2"),
     "deadline at once": selection("deadline: must be above 0 s, got 0", "name='fedcs', count=2, deadline=0"),
+    "no time left for devices": selection(
+        "deadline: must be above selecting + aggregating, 1 s + 2 s, got 3 s",
+        "name='fedcs', count=2, deadline=3, selecting=1, aggregating=2",
+    ),
     "uploads in a heap": selection(
         "uploads: must be 'sequential' or 'parallel', got 'heap'", "name='fedcs', count=2, deadline=1, uploads='heap'"
     ),

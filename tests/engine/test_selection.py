@@ -50,6 +50,10 @@ def test_fedcs_adds_who_costs_the_round_least():
         assert greedy(FOUR, known.expected, deadline_s, 4).tolist() == expected
         assert FedCS(count=4, deadline=deadline_s).choose(FOUR, known, KEY).tolist() == sorted(expected)
     assert FedCS(count=2, deadline=12).choose(FOUR, known, KEY).tolist() == [0, 1]
+    # of 12 s the server needs 0.5 s to select and 2.6 s to aggregate, which leaves 8.9 s, or 9 s with 0.1 s less
+    for selecting_s, aggregating_s, expected in ((0.5, 2.6, [0, 1]), (0.5, 2.5, [0, 1, 2])):
+        rule = FedCS(count=4, deadline=12, selecting=selecting_s, aggregating=aggregating_s)
+        assert rule.choose(FOUR, known, KEY).tolist() == expected
 
 
 def test_fedcs_over_links_of_their_own():

@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from edgesim.config.units import Seconds
+from edgesim.config.units import Delay, Seconds
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count
 from edgesim.core.rng import Key
 from edgesim.core.selection import Expected, Informed, Known
@@ -29,24 +30,36 @@ class FedCS(Informed):
     "parallel" ones each device has a link of its own and does all by itself, so that every device that can finish by
     the deadline is asked. At most `count` are asked, of `candidates` drawn at random (by default all idle devices). If
     no device fits, the quickest is asked.
-    The deadline is what the server plans with; what happens to the late is the protocol's to say.
+    The deadline is what the server plans with; what happens to the late is the protocol's to say. From it the server
+    takes what it needs before and after: `selecting` and `aggregating`, T_cs and T_agg of the paper. In a run
+    aggregation takes the time of `server`, and selection none.
     """
 
     deadline: Seconds  # T_round of the paper
+    selecting: Delay = 0.0  # T_cs
+    aggregating: Delay = 0.0  # T_agg
     candidates: Count | None = None  # drawn first, K C of the paper
     uploads: Literal["sequential", "parallel"] = "sequential"
 
+    def check(self, level: Ids) -> None:
+        """Raise ConfigError if there are too few devices, or the deadline leaves no time for them."""
+        super().check(level)
+        if self.selecting + self.aggregating >= self.deadline:
+            found = f"{self.selecting:g} s + {self.aggregating:g} s"
+            allowed = f"must be above selecting + aggregating, {found}"
+            raise ConfigError(f"selection.deadline: {allowed}, got {self.deadline:g} s")
+
     def choose(self, idle: Ids, known: Known, key: Key) -> Ids:
         """Return the ids, ascending."""
-        among = idle
+        among, deadline_s = idle, self.deadline - self.selecting - self.aggregating
         if self.candidates is not None and self.candidates < len(idle):
             among = np.sort(key.at(_CANDIDATES).numpy().choice(idle, self.candidates, replace=False))
         if self.uploads == "parallel":
             seconds = known.expected.seconds[among]
             quickest = among[np.argsort(seconds, kind="stable")]
-            fits = max(1, int((seconds <= self.deadline).sum()))
+            fits = max(1, int((seconds <= deadline_s).sum()))
             return np.sort(quickest[: min(fits, self.count)])
-        return np.sort(greedy(among, known.expected, self.deadline, self.count))
+        return np.sort(greedy(among, known.expected, deadline_s, self.count))
 
 
 def greedy(among: Ids, expected: Expected, deadline_s: float, count: int) -> Ids:
