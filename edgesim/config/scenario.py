@@ -224,6 +224,9 @@ class Scenario(StrictTable):
     clock_error: _ClockError = "none"  # error of the devices' clocks: "none", "drawn" for each seed, or a draw's number
     energy: Annotated[Chosen, PartOf("energy")] = _part("none")  # power of the devices
     slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")  # causes of slower computing
+    resources: Annotated[Chosen, PartOf("resources")] | None = (
+        None  # joint choice of frequency, power and bandwidth of a round; None: governor, network and allocator choose
+    )
     selection: Annotated[Chosen, PartOf("selection")] = _part("all")  # choice of the devices of a round
     method: Annotated[Chosen, PartOf("method")]  # federated method: the work of devices and server
     objective: Annotated[Chosen, PartOf("objective")] = _part("classification")  # loss, labels and metrics

@@ -245,7 +245,7 @@ class Edges(ServerTier):
 OF_THE_WORLD = frozenset(
     {
         *("seed", "backend", "fleet", "network", "energy", "slowdown", "availability", "failures", "topology"),
-        *("server", "prices", "weights", "edges", "session", "extends", "clock_error", "app"),
+        *("server", "prices", "weights", "edges", "session", "extends", "clock_error", "app", "resources"),
     }
 )
 OWN = ("name", "devices", "start")  # keys of a session that no scenario has

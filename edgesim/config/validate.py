@@ -69,7 +69,7 @@ def sections(s: Scenario) -> Broken:
 
 
 _NOT_WITH_APP = (
-    *("data", "data_seed", "training", "cost", "selection", "objective", "server_optimizer"),
+    *("data", "data_seed", "training", "cost", "selection", "resources", "objective", "server_optimizer"),
     *("peers", "edges", "encoding", "session"),
 )
 
@@ -105,7 +105,9 @@ def parts(s: Scenario) -> Broken:
     """Yield the broken rules about parts, before anything is built."""
     if s.app is not None:
         return _links(s)
-    return chain(_learning(s), _own_loop(s), _rounds(s), _server_step(s), _peers(s), _links(s), _tiers(s))
+    return chain(
+        _learning(s), _own_loop(s), _rounds(s), _server_step(s), _peers(s), _links(s), _tiers(s), _resources(s)
+    )
 
 
 def _learning(s: Scenario) -> Broken:
@@ -290,6 +292,40 @@ def _tiers(s: Scenario) -> Broken:
             if tier.servers > most:
                 yield f"{key}.servers", f"must be at most the {most} {below} below, got {tier.servers}"
             most, below = tier.servers, "servers of the tier"
+
+
+def _resources(s: Scenario) -> Broken:
+    """Yield the broken rules about a policy that chooses frequency, power and bandwidth of a round."""
+    if s.resources is None:
+        return
+    name, protocol = f"resources {s.resources.name}", s.protocol
+    if _among_peers(s) or protocol.value.protocol not in ("sync", "deadline"):
+        found = f"found {s.method.name}, which has peers" if _among_peers(s) else f"found {protocol.name}"
+        yield "resources.name", f"{name} needs a server that asks devices in rounds, such as protocol sync, {found}"
+    for there, what in ((s.edges, "edges"), (s.session, "session")):
+        if there:
+            yield what, f"{name} chooses for one server of one cell; leave one of both out"
+    for i, block in enumerate(s.fleet):
+        key, network = ("network", s.network) if block.network is None else (f"fleet.{i}.network", block.network)
+        if (why := network.value.no_choices) is not None:
+            yield f"{key}.{why[0]}", f"{why[1]}; {name} chooses power and bandwidth"
+        if block.cpu.governor != PartOf("governor").read("max"):
+            yield f"fleet.{i}.cpu.governor", f"{name} chooses the frequency; leave {block.cpu.governor.name} out"
+    if s.topology != PartOf("topology").read("star"):
+        yield "topology.name", f"{name} divides the band of one cell, that of a star, found {s.topology.name}"
+
+
+def chosen_powers(s: Scenario, *, by_square: bool, own_radio: bool) -> Broken:
+    """Yield the broken rules about powers that follow from choices of a policy.
+
+    `by_square`: the joules of every CPU's cycle grow with its squared frequency; `own_radio`: an energy model gives the
+    power of some radio.
+    """
+    if s.resources is not None and not by_square:
+        why = "must be 'cpu' in every block, by which joules of a cycle grow with the squared frequency"
+        yield "energy.name", f"{why}; resources {s.resources.name} weighs them"
+    if s.resources is not None and own_radio:
+        yield "energy.transmit", f"must be 0; with resources {s.resources.name} a radio draws power by what it radiates"
 
 
 def powers(s: Scenario, *, sleeps: bool, draws_power: bool) -> Broken:

@@ -55,6 +55,16 @@ class Prices(NamedTuple, Generic[Number]):
     up_air_bytes: Number  # bytes on the air for up_bytes, with retransmissions
 
 
+class JobChoice(NamedTuple):
+    """Frequency, power and bandwidth that were chosen for a job."""
+
+    frequency_hz: float  # of the CPU
+    power_w: float  # radiated during the upload
+    hertz: float  # of the uplink of its cell
+    drawn_w: float  # by the radio during the upload, above idle power
+    up_bps: float  # rate of the upload without fading
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
     """An order with its prices. Training is a pure function of task, base model, kept device state and key."""
@@ -71,6 +81,7 @@ class Job:
     inputs: tuple[int, ...] = ()
     wait: Wait = NO_WAIT
     steps: int | None = None  # SGD steps after which the device stops; None: all
+    choice: JobChoice | None = None  # None: governor, network and allocator choose
     to: int | None = None  # node of the edge server that gets the update; None: the server that sent the order
     received: tuple[ModelRef, ...] = ()  # messages of peers that it starts from, final once it computes
     partner: int | None = None  # peer with which it has traded models

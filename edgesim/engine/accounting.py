@@ -71,8 +71,13 @@ def joules_of(job: Job, usage: Usage, fleet: Fleet) -> tuple[float, float, float
     (down, compute, up), prices = usage.shares, job.prices
     if usage.air_s is None:
         return down * prices.down_j, compute * prices.compute_j, up * prices.up_j
-    receive_w, transmit_w = float(fleet.receive_w[job.device]), float(fleet.transmit_w[job.device])
+    receive_w, transmit_w = float(fleet.receive_w[job.device]), transmit_w_of(job, fleet)
     return receive_w * usage.air_s[0], compute * prices.compute_j, transmit_w * usage.air_s[1]
+
+
+def transmit_w_of(job: Job, fleet: Fleet) -> float:
+    """Return the watts above idle power that the radio of a job's device draws during its upload."""
+    return float(fleet.transmit_w[job.device]) if job.choice is None else job.choice.drawn_w
 
 
 def _passed_s(elapsed_s: float, start_s: float, length_s: float) -> float:

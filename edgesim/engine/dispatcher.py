@@ -9,17 +9,19 @@ from math import inf
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.job import Job, Prices
+from edgesim.core.job import Job, JobChoice, Prices
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Plan
 from edgesim.core.update import FIRST_MODEL, ModelRef
 from edgesim.core.view import Setting
+from edgesim.engine.allotment import Allotment
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.interruptions import Interruption, Interruptions
 from edgesim.engine.pricing import Pricer
 from edgesim.world.availability.base import Availability
 from edgesim.world.failures.base import Failure
 from edgesim.world.fleet import Fleet
+from edgesim.world.resources.base import Resources
 
 
 class JobCounter:
@@ -76,10 +78,12 @@ class Dispatcher:
         key: Key,
         due_known: bool,
         session_word: int = 0,
+        resources: Resources | None = None,
     ) -> None:
         """`due_known`: links are dedicated, so that the end of a job of the server follows from its prices.
 
-        `session_word`: below 2**31, tells draws of sessions apart.
+        `session_word`: below 2**31, tells draws of sessions apart. `resources`: chooses frequency, power and bandwidth
+        of jobs; None: governor, network and allocator do.
         """
         self._fleet = fleet
         self._interruptions = Interruptions(availability, failures)
@@ -89,6 +93,7 @@ class Dispatcher:
         self._key = key
         self._due_known = due_known
         self._pricer = Pricer(fleet, setting, None if failures is None else failures.links)
+        self._allotment = None if resources is None else Allotment(resources, fleet)
         self._draws = failures is not None or not self._pricer.steady  # anything about a job is left to chance
         self._jobs = 0  # of this session
         self.draws_of_device = np.full(len(fleet), _WORD * session_word, dtype=np.int64)  # which its next job's are
@@ -105,6 +110,10 @@ class Dispatcher:
         draws = self._draws_of(orders) if self._draws else None
         share, limits = self._cut_short(orders, draws)
         prices = self._pricer.of_each(orders, now_s, draws, share)
+        choices: Sequence[JobChoice | None] = [None] * len(orders)
+        if self._allotment is not None:
+            choices = self._allotment.of(_devices(orders), _columns(prices), self._pricer.cpu_work(orders))
+            prices = self._pricer.of_each(orders, now_s, draws, share, choices)
         interruptions = None
         if not self._interruptions.unbroken:
             interruptions = self._interruptions.of(_devices(orders), _columns(prices), draws, now_s)
@@ -112,7 +121,7 @@ class Dispatcher:
         jobs, fits = [], []
         for place, order in enumerate(orders):
             limit = None if limits is None else limits[place]
-            jobs.append(self._job(order, prices[place], limit, round_, model, now_s))
+            jobs.append(self._job(order, prices[place], limit, choices[place], round_, model, now_s))
             fits.append(prices[place].memory_bytes <= self._memory_bytes[order.device])
         nobody_fits = not any(fits) and min(price.memory_bytes for price in prices) > self._largest_bytes
         return PricedJobs(jobs, interruptions, battery_s, fits, nobody_fits)
@@ -133,6 +142,7 @@ class Dispatcher:
         order: Order,
         prices: Prices[float],
         limit: int | None,
+        choice: JobChoice | None,
         round_: int,
         model: ModelRef,
         now_s: float,
@@ -152,6 +162,7 @@ class Dispatcher:
             inputs=order.inputs,
             wait=order.wait,
             steps=limit,
+            choice=choice,
             number=self._jobs,
         )
         self._jobs += 1

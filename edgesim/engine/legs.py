@@ -17,7 +17,7 @@ import numpy as np
 import simpy
 
 from edgesim.core.job import ON_TIME_S, Completion, Job, Outcome
-from edgesim.engine.accounting import Usage, dedicated_usage, joules_of
+from edgesim.engine.accounting import Usage, dedicated_usage, joules_of, transmit_w_of
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.battery_loads import BatteryLoads
 from edgesim.engine.flows import Flow, Transfers, link_outage_is_too_short, unless_whole
@@ -487,8 +487,10 @@ class AccessTransfer(Transfer):
                 return
             if changes_s < inf:
                 driver.after(changes_s - now_s, self, self._pause)
-        powers_w = driver.fleet.receive_w if self.phase == DOWNLOAD else driver.fleet.transmit_w
-        driver.draw(self.trip, float(powers_w[device]))
+        download, job = self.phase == DOWNLOAD, self.trip.job
+        if job.choice is not None and not download:
+            self._network.links.reserve(self.number, job.choice.hertz, job.choice.power_w)
+        driver.draw(self.trip, float(driver.fleet.receive_w[device]) if download else transmit_w_of(job, driver.fleet))
         self._send(max(0.0, self.air_bytes - self._moved_bytes))  # rounding must not make it negative
 
     def _pause(self) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.job import Job, Prices
+from edgesim.core.job import Job, JobChoice, Prices
 from edgesim.core.limits import MOST_AMOUNT, check_amount, check_steps
 from edgesim.core.price_list import F32_BYTES, profile_of
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Task
 from edgesim.core.view import Setting
 from edgesim.core.workload import amount, amounts_of, flops_of, moved_bytes, payload_bytes
+from edgesim.world.compute.governors.cpu import CpuWork
 from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
 from edgesim.world.processes.on_off import OnOff
@@ -139,24 +140,35 @@ class Pricer:
         self.steady = fleet.steady and links_up is None  # prices depend neither on time nor on draws
 
     def of_each(
-        self, orders: Sequence[Order], now_s: float, draws: Draws | None, share: Arr | None = None
+        self,
+        orders: Sequence[Order],
+        now_s: float,
+        draws: Draws | None,
+        share: Arr | None = None,
+        choices: Sequence[JobChoice] = (),
     ) -> list[Prices[float]]:
         """Return the prices of each order that starts at `now_s`, bytes as integers; see `prices`.
 
-        `draws`: None if there is no need for any, as `steady` says; `share`: None if all of the computation is done.
-        Raises ConfigError if a price is too large.
+        `draws`: None if there is no need for any, as `steady` says; `share`: None if all of the computation is done;
+        `choices`: as in `prices`. Raises ConfigError if a price is too large.
         """
-        if self.steady and share is None and len(orders) <= _FEW and orders[0].task.counted is None:
+        if not choices and self.steady and share is None and len(orders) <= _FEW and orders[0].task.counted is None:
             return [self._remembered(order) for order in orders]
-        return _of_each(self.prices(orders, now_s, draws, 1.0 if share is None else share))
+        return _of_each(self.prices(orders, now_s, draws, 1.0 if share is None else share, choices))
 
     def prices(
-        self, orders: Sequence[Order], now_s: float, draws: Draws | None, share: Arr | float = 1.0
+        self,
+        orders: Sequence[Order],
+        now_s: float,
+        draws: Draws | None,
+        share: Arr | float = 1.0,
+        choices: Sequence[JobChoice] = (),
     ) -> Prices[Arr]:
         """Return the prices of orders that start at `now_s`, arrays of shape (orders,).
 
         `draws`: of these jobs, in their order, None as in `of_each`; `share`: of the computation that is done, shape
-        (orders,). Raises ConfigError if a price is too large.
+        (orders,). `choices`: of each order; none: governor, network and allocator choose. Raises ConfigError if a price
+        is too large.
         """
         if draws is None:
             draws = _no_draws(np.array([order.device for order in orders], dtype=np.int64))
@@ -164,7 +176,8 @@ class Pricer:
         with np.errstate(all="ignore"):  # what is too large is refused below
             for task, where in _by_task(orders):
                 some = Draws(draws.key, draws.ids[where], draws.nth[where])
-                columns[:, where] = self._of_task(task, now_s, some, share[where])
+                own = [choices[place] for place in where] if choices else ()
+                columns[:, where] = self._of_task(task, now_s, some, share[where], own)
         prices: Prices[Arr] = Prices(*columns)
         self._check_amounts(prices, draws.ids)
         return prices
@@ -185,11 +198,20 @@ class Pricer:
         comm_s = np.zeros(1)
         if job.task.start == "server":
             comm_s = self._comm_s(draws.ids, np.array([job.prices.down_s]), np.array([float(job.prices.up_bytes)]))
-        seconds, joules = self._compute(job.task, work, comm_s, np.array([start_s]), draws)
+        hz = None if job.choice is None else np.array([job.choice.frequency_hz])
+        seconds, joules = self._compute(job.task, work, comm_s, np.array([start_s]), draws, hz)
         share = 1.0 if job.steps is None else job.steps / float(work.steps[0])
         self._check("compute_s", seconds, draws.ids)
         self._check("compute_j", joules, draws.ids)
         return share * float(seconds[0]), share * float(joules[0])
+
+    def cpu_work(self, orders: Sequence[Order]) -> CpuWork:
+        """Return the work of orders, of shape (orders,)."""
+        cycles, memory_s = np.empty(len(orders)), np.empty(len(orders))
+        for task, where in _by_task(orders):
+            ids = np.array([orders[place].device for place in where])
+            cycles[where], memory_s[where] = self._fleet.work(ids, *self._amounts(task, self._work(task, ids)))
+        return CpuWork(cycles, memory_s)
 
     def steps(self, orders: Sequence[Order]) -> Arr:
         """Return the SGD steps of orders, shape (orders,)."""
@@ -235,7 +257,9 @@ class Pricer:
         on = f"{what} on device {device} of fleet.{block}"
         check_amount(key.format(block=block), on, float(column[place]), unit)
 
-    def _of_task(self, task: Task, now_s: float, draws: Draws, share: Arr) -> Prices[Arr]:
+    def _of_task(
+        self, task: Task, now_s: float, draws: Draws, share: Arr, choices: Sequence[JobChoice] = ()
+    ) -> Prices[Arr]:
         fleet, ids = self._fleet, draws.ids
         work = self._work(task, ids)
         begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
@@ -262,9 +286,15 @@ class Pricer:
             )
         down_s, down_air_s, down_latency_s = self._transfer(down_bytes, False, begin_s, draws)
         comm_s = self._comm_s(ids, down_s, message_bytes)
-        compute_s, compute_j = self._compute(task, work, comm_s, begin_s + down_s, draws)
+        frequency_hz = np.array([each.frequency_hz for each in choices]) if choices else None
+        compute_s, compute_j = self._compute(task, work, comm_s, begin_s + down_s, draws, frequency_hz)
         compute_s, compute_j = share * compute_s, share * compute_j
         up_s, up_air_s, up_latency_s = self._transfer(message_bytes, True, begin_s + down_s + compute_s, draws)
+        transmit_w, up_air_bytes = fleet.transmit_w[ids], fleet.air_bytes(ids, message_bytes, True, draws)
+        if choices:
+            transmit_w = np.array([each.drawn_w for each in choices])
+            up_air_s = 8.0 * up_air_bytes / np.array([each.up_bps for each in choices])
+            up_s = up_latency_s + up_air_s
         return Prices(
             down_s=down_s,
             compute_s=compute_s,
@@ -274,13 +304,13 @@ class Pricer:
             up_bytes=message_bytes,
             down_j=fleet.receive_w[ids] * down_air_s,
             compute_j=compute_j,
-            up_j=fleet.transmit_w[ids] * up_air_s,
+            up_j=transmit_w * up_air_s,
             down_latency_s=down_latency_s,
             up_latency_s=up_latency_s,
             message_bytes=message_bytes,
             memory_bytes=needs_bytes,
             down_air_bytes=fleet.air_bytes(ids, down_bytes, False, draws),
-            up_air_bytes=fleet.air_bytes(ids, message_bytes, True, draws),
+            up_air_bytes=up_air_bytes,
         )
 
     def _work(self, task: Task, ids: Ids) -> _Work:
@@ -292,11 +322,17 @@ class Pricer:
         comm_s: Arr = down_s + self._fleet.latency_s[ids] + 8.0 * up_bytes / self._fleet.up_bps[ids]
         return comm_s
 
-    def _compute(self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws) -> tuple[Arr, Arr]:
+    def _amounts(self, task: Task, work: _Work) -> tuple[Arr, Mapping[str, Arr] | None, float]:
+        """Return FLOPs, amounts of the kinds of work, if known, and bytes of payloads, as `Fleet.work` takes them."""
         setting = self._setting
-        amounts, moved = amounts_of(task, setting, work.samples, work.steps), moved_bytes(task, setting)
+        return work.flops, amounts_of(task, setting, work.samples, work.steps), moved_bytes(task, setting)
+
+    def _compute(
+        self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws, frequency_hz: Arr | None = None
+    ) -> tuple[Arr, Arr]:
+        flops, amounts, moved = self._amounts(task, work)
         seconds, joules = self._fleet.compute(
-            draws.ids, work.flops, comm_s, setting.deadline_s, start_s, draws, amounts, moved
+            draws.ids, flops, comm_s, self._setting.deadline_s, start_s, draws, amounts, moved, frequency_hz
         )
         return (seconds, joules) if task.counted is None else (seconds + task.counted.idle_s, joules)
 

@@ -34,6 +34,7 @@ from edgesim.engine.view import FleetView, PeerGraphs
 from edgesim.engine.world import World
 from edgesim.records.table import EdgeJobRow, JobRow, Table
 from edgesim.world.failures.base import Failure
+from edgesim.world.resources.base import Resources
 
 
 @dataclass
@@ -50,8 +51,10 @@ class Edge:
     hand_over: Callable[[Completion, int], None]  # to the edge server that a device moved to; its row in the table
 
 
-def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Dispatcher:
-    """Return the dispatcher of a session; `session_word` tells the draws of sessions apart."""
+def dispatcher_of(
+    world: World, setting: Setting, session_word: int = 0, resources: Resources | None = None
+) -> Dispatcher:
+    """Return the dispatcher of a session; for `session_word` and `resources` see `Dispatcher`."""
     return Dispatcher(
         fleet=world.fleet,
         setting=setting,
@@ -62,6 +65,7 @@ def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Disp
         key=world.job_key,
         due_known=world.due_known,
         session_word=session_word,
+        resources=resources,
     )
 
 

@@ -343,3 +343,10 @@ def _check_powers(scenario: Scenario, fleet: Fleet) -> None:
     sleeps = bool((fleet.sleep_w != fleet.idle_w).any())
     draws_power = any(np.any(power_w) for power_w in powers_w)
     validate.refuse(validate.powers(scenario, sleeps=sleeps, draws_power=draws_power))
+    cpus, radios_w = [block.cpu for block in fleet.blocks], [block.links.transmit_w for block in fleet.blocks]
+    by_square = all(cpu.curve is None and bool((cpu.capacitance > 0).all()) for cpu in cpus)
+    own_radio = any(
+        each_w is not None and bool((fleet.transmit_w[block.first : block.first + block.count] != each_w).any())
+        for block, each_w in zip(fleet.blocks, radios_w, strict=True)
+    )
+    validate.refuse(validate.chosen_powers(scenario, by_square=by_square, own_radio=own_radio))

@@ -21,7 +21,7 @@ from edgesim.runs.objectives import written_metrics
 # jobs, whose tasks, devices, steps and order are part of the identities of nodes. `session` overrides other keys.
 _WORLD = (
     *("network", "topology", "energy", "slowdown", "selection", "protocol", "availability", "failures", "edges"),
-    *("server", "session", "clock_error"),
+    *("server", "session", "clock_error", "resources"),
 )
 _WORLD_OF_BLOCKS = frozenset(
     {*("count", "name", "level", "cpu", "network", "energy", "slowdown", "memory", "battery", "zone", "edge"), "link"}

@@ -134,7 +134,12 @@ class RunningTraining:
                 selection=scenario.selection.value,
                 peers=None if scenario.peers is None else scenario.peers.value,
                 key=parts.session_key,
-                dispatcher=dispatcher_of(world, parts.setting, parts.session_word),
+                dispatcher=dispatcher_of(
+                    world,
+                    parts.setting,
+                    parts.session_word,
+                    None if scenario.resources is None else scenario.resources.value,
+                ),
                 alone=alone,
             )
         named: Observer = _Named(observer, self.name) if scenario.session else observer

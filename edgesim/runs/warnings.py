@@ -96,7 +96,8 @@ def void_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
         void = {"a": form if rule.staleness == "constant" else None, "b": None if rule.staleness == "hinge" else form}
     yield from ((("protocol", key), f" with {why}") for key, why in void.items() if why)
     for i, block in enumerate(scenario.fleet):
-        if block.cpu.min_frequency is not None and isinstance(block.cpu.governor.value, Max):
+        chosen = scenario.resources is not None or not isinstance(block.cpu.governor.value, Max)
+        if block.cpu.min_frequency is not None and not chosen:
             yield ("fleet", str(i), "cpu", "min_frequency"), f" with governor {block.cpu.governor.name!r}"
     if scenario.prices is None:
         for i in range(len(scenario.fleet)):

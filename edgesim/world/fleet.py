@@ -134,22 +134,30 @@ class Fleet:
         draws: Draws,
         amounts: Mapping[str, Arr] | None = None,
         moved_bytes: float = 0.0,
+        frequency_hz: Arr | None = None,
     ) -> tuple[Arr, Arr]:
         """Return seconds of computing that starts at `now_s` and the joules it adds to idle power, shape (k,).
 
         `comm_s`: seconds that the job needs besides; with `deadline_s` governors choose the frequency by them.
         `amounts`: of the kinds of work, if known; without them FLOPs count at one rate. `moved_bytes`: of the payloads
-        of each job.
+        of each job. `frequency_hz`: of each CPU; None: its governor chooses.
         """
         seconds, joules = np.empty(len(ids)), np.empty(len(ids))
         for block, at, rows in self._by_block(ids):
             cpu = block.cpu.rows(rows)
             work = block.work(rows, flops[at], amounts, at, moved_bytes)
-            hz = block.governor.choose(work, comm_s[at], deadline_s, cpu)
+            hz = block.governor.choose(work, comm_s[at], deadline_s, cpu) if frequency_hz is None else frequency_hz[at]
             busy_s = cpu.compute_s(work, hz)
             seconds[at] = block.slowdown.stretch(rows, busy_s, now_s[at], _some(draws, at))
             joules[at] = cpu.mean_w(work, hz) * seconds[at]
         return seconds, joules
+
+    def work(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None, moved_bytes: float = 0.0) -> CpuWork:
+        """Return the work of jobs, of shape (k,); see `compute`."""
+        cycles, memory_s = np.empty(len(ids)), np.empty(len(ids))
+        for block, at, rows in self._by_block(ids):
+            cycles[at], memory_s[at] = block.work(rows, flops[at], amounts, at, moved_bytes)
+        return CpuWork(cycles, memory_s)
 
     def full_speed_s(self, ids: Ids, flops: Arr, amounts: Mapping[str, Arr] | None, moved_bytes: float = 0.0) -> Arr:
         """Return seconds of computing at the highest frequency, without slow-downs, shape (k,); see `compute`."""

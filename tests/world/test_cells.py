@@ -29,7 +29,7 @@ def cell(access="fdma", allocator=None, gain=steady, blocks=0, hubs=(HUB,)):
     """Return the links of three devices, each to every hub."""
     shares = {"access": access, "blocks": blocks, "allocator": allocator or Equal(), "gain": gain}
     spectrum = CellBand(up_hz=BAND_HZ, down_hz=BAND_HZ, **shares)
-    air = Air(spectrum, SNR_HZ, SNR_HZ, np.ones(3))
+    air = Air(spectrum, SNR_HZ, SNR_HZ, np.ones(3), np.full(3, 2.0), np.ones(3))
     links = {(device, hub): float(WHOLE_BPS[device - 1]) for device in (1, 2, 3) for hub in hubs}
     wired = {(hub, 0): math.inf for hub in hubs}
     return CellLinks(FairLinks({**links, **{(b, a): bps for (a, b), bps in links.items()}, **wired}),
@@ -73,6 +73,26 @@ def test_shares_carry_the_whole_power_of_their_device():
     second = first + (bits[1] - r3[1] * first) / r2[1]
     last = second + (bits[2] - r3[2] * first - r2[2] * (second - first)) / WHOLE_BPS[2]
     assert ends_of(cell(), bits) == pytest.approx([first, second, last], rel=1e-12)
+
+
+def test_reserved_hertz_stay_when_others_end():
+    """A half and a quarter of the band, with 1 W and 0.5 W of the 2 W that the radios can radiate."""
+    links = cell()
+    links.reserve(0, BAND_HZ / 2, 1.0)
+    links.reserve(1, BAND_HZ / 4, 0.5)
+    rates_bps = [shannon(BAND_HZ / 2, SNR_HZ[0] / 2), shannon(BAND_HZ / 4, SNR_HZ[1] / 4)]
+    assert ends_of(links, [1e6, 4e6]) == pytest.approx([1e6 / rates_bps[0], 4e6 / rates_bps[1]], rel=1e-12)
+
+
+def test_reserved_hertz_beyond_the_band_are_reduced_in_proportion():
+    """Twice a band is a band for both, half as much each, until one has ended."""
+    links = cell()
+    for flow in (0, 1):
+        links.reserve(flow, BAND_HZ, 2.0)
+    halves_bps = [shannon(BAND_HZ / 2, snr_hz) for snr_hz in SNR_HZ[:2]]
+    first_s = 2e6 / halves_bps[1]
+    last_s = first_s + (4e6 - halves_bps[0] * first_s) / WHOLE_BPS[0]
+    assert ends_of(links, [4e6, 2e6]) == pytest.approx([last_s, first_s], rel=1e-12)
 
 
 @pytest.mark.parametrize("access", ["fdma", "tdma", "ofdma"])

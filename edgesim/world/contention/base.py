@@ -28,6 +28,10 @@ class SharedLinks(ABC):
         ConfigError if a link does not exist.
         """
 
+    def reserve(self, flow: int, hertz: float, power_w: float) -> None:
+        """Give the upload that starts next as `flow` hertz of its own. Raises ContractError where there is no band."""
+        raise ContractError(f"transfer {flow} cannot have {hertz:g} Hz at {power_w:g} W, its links share no band")
+
     @abstractmethod
     def drop(self, flow: int, now_s: float) -> float:
         """Abort a transfer; return the bytes it has moved. Raises ContractError if it is not under way."""

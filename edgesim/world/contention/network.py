@@ -70,10 +70,6 @@ def _in_cells(links: SharedLinks, fleet: Fleet, key: Key) -> SharedLinks:
     if not airs:
         return links
     assert isinstance(links, FairLinks)  # as cells have no other discipline
-    air = Air(
-        airs[0].spectrum,
-        np.concatenate([each.up_snr_hz for each in airs]),
-        np.concatenate([each.down_snr_hz for each in airs]),
-        np.concatenate([each.weights for each in airs]),
-    )
+    columns = [(air.up_snr_hz, air.down_snr_hz, air.weights, air.power_w, air.efficiency) for air in airs]
+    air = Air(airs[0].spectrum, *(np.concatenate(column) for column in zip(*columns, strict=True)))
     return CellLinks(links, Radios(air, fleet.transmit_w, fleet.receive_w, key))

@@ -75,6 +75,11 @@ class NetworkPart(ABC):
     discipline: Chosen | None = None  # sharing of links by transfers; None: devices have links of their own
 
     @property
+    def no_choices(self) -> tuple[str, str] | None:
+        """Key and reason why a policy cannot choose power and bandwidth of its devices; None: it can."""
+        return "name", "must be 'cell', whose devices share a band"
+
+    @property
     def spectrum(self) -> CellBand | None:
         """Band of the cells that devices share; None: there are no cells."""
         return None

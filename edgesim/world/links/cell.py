@@ -79,6 +79,22 @@ class CellNetwork(RadioNetwork):
         return PartOf("discipline").read("fair")
 
     @property
+    def no_choices(self) -> tuple[str, str] | None:
+        """Key and reason why a policy cannot choose power and bandwidth of its devices; None: it can."""
+        if self.access != "fdma":
+            return "access", f"must be 'fdma', in which each device has hertz of its own, found {self.access!r}"
+        if self.efficiency is None:
+            return "efficiency", "must be given, the radiated share of what a radio draws; 1 is that of the papers"
+        if self.target_snr_db is not None:
+            return "target_snr_db", f"chooses the power of devices too; leave it out, found {self.target_snr_db:g}"
+        if self.waterfall:
+            return (
+                "waterfall",
+                f"loses packets by the power that devices radiate at most; leave it out, found {self.waterfall:g}",
+            )
+        return None
+
+    @property
     def spectrum(self) -> CellBand:
         """Band of the cells."""
         return CellBand(
@@ -125,6 +141,8 @@ class CellNetwork(RadioNetwork):
                 up_snr_hz,
                 down_snr_hz,
                 draw(self.weight, n, key.at(11).numpy(), f"{path}.weight"),
+                power_w,
+                np.full(n, np.nan if self.efficiency is None else self.efficiency),
             ),
             **common,
         )

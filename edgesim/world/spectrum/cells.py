@@ -93,6 +93,8 @@ class Air:
     up_snr_hz: Arr
     down_snr_hz: Arr
     weights: Arr
+    power_w: Arr  # that devices radiate, of which `up_snr_hz` follows
+    efficiency: Arr  # radiated share of what a device's radio draws; NaN: the power that it draws is given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +116,7 @@ class _Sending:
     bits: float
     snr_hz: float
     began_s: float
+    hertz: float | None  # a share of its own; None: the allocator gives it one
 
 
 @dataclass(slots=True, eq=False)
@@ -137,9 +140,17 @@ class CellLinks(SharedLinks):
         self._air = radios.air
         self._bands: dict[tuple[int, bool], _Band] = {}  # by base station
         self._of_flow: dict[int, tuple[_Band, ...]] = {}
+        self._reserved: dict[int, tuple[float, float]] = {}  # hertz and radiated watts of uploads to come
         self._changed: dict[_Band, None] = {}  # since the last division, all at _now_s
         self._faded: dict[Hop, tuple[int, int, float]] = {}  # link -> its last flow, the number of that, its gain
         self._now_s = -math.inf
+
+    def reserve(self, flow: int, hertz: float, power_w: float) -> None:
+        """Give the upload that starts next as `flow` hertz of its own, and the power that its device radiates.
+
+        Uploads whose hertz exceed the band have theirs in proportion.
+        """
+        self._reserved[flow] = (hertz, power_w)
 
     def admit(self, flow: int, path: Sequence[Any], nbytes: float, now_s: float) -> None:
         """Start a transfer of `nbytes`. Raises as in SharedLinks."""
@@ -151,8 +162,11 @@ class CellLinks(SharedLinks):
                 device, base, up = air
                 band = self._bands.setdefault((base, up), _Band(up))
                 snr_hz = float((self._air.up_snr_hz if up else self._air.down_snr_hz)[device])
-                gain = self._gain_of(flow, device, link, up)
-                band.sendings[flow] = _Sending(device, link, 8.0 * nbytes, snr_hz * gain, now_s)
+                hertz, gain = None, self._gain_of(flow, device, link, up)
+                if flow in self._reserved:
+                    hertz, power_w = self._reserved.pop(flow)
+                    gain *= power_w / float(self._air.power_w[device])
+                band.sendings[flow] = _Sending(device, link, 8.0 * nbytes, snr_hz * gain, now_s, hertz)
                 bands.append(band)
         self._of_flow[flow] = tuple(bands)
         self._changed.update(dict.fromkeys(bands))
@@ -252,7 +266,12 @@ class CellLinks(SharedLinks):
                 watts=(self._radios.transmit_w if band.up else self._radios.receive_w)[devices],
                 weights=self._air.weights[devices],
             )
-            rates_bps = spectrum.rates_bps(senders, snr_hz, band.up)
+            own_hz = [each.hertz for each in sendings if each.hertz is not None]
+            if own_hz:  # all have, as choices are made for every upload of a run or for none
+                hz = np.array(own_hz) * min(1.0, spectrum.up_hz / sum(own_hz))
+                rates_bps = senders.channel.rate_bps(hz)
+            else:
+                rates_bps = spectrum.rates_bps(senders, snr_hz, band.up)
             speeds = dict.fromkeys((each.link for each in sendings), 0.0)
             for each, rate_bps in zip(sendings, rates_bps.tolist(), strict=True):
                 speeds[each.link] += rate_bps  # which several transfers of one device share
