@@ -168,6 +168,7 @@ PLUGINS: dict[str, dict[str, type]] = {
     "cost": {"measured": Empty},
     "network": {"ideal": Empty, "fixed": Link},
     "discipline": {"fair": Empty},
+    "resources": {"least": Empty},
     "energy": {"none": Empty, "power": Power},
     "slowdown": {"none": Empty},
     "governor": {"max": Empty},

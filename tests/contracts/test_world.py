@@ -334,6 +334,11 @@ def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
         "topology": {"topology": table, "network": {"name": "shared", **LINK}},
         "discipline": {"network": {"name": "shared", **LINK, "discipline": table}},
         "allocator": {"network": {"name": "cell", **CELL, "allocator": table}},
+        "resources": {
+            "resources": table,
+            "network": {"name": "cell", **CELL, "efficiency": 0.5},
+            "energy": {"name": "cpu", "idle": "0.5 W"},
+        },
         "governor": {"fleet": [{**block, "cpu": {**block["cpu"], "governor": table}}]},
         "clock": {"fleet": [{**block, "cpu": {**block["cpu"], "clock": table, "governor": "just_in_time"}}]},
         "battery": {"fleet": [{**block, "battery": table}]},
@@ -348,7 +353,7 @@ def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
 
 
 WORLDS = ("cost", "network", "energy", "slowdown", "governor", "clock", "battery", "availability", "failure", "peers")
-WORLDS += ("topology", "tariff", "discipline", "allocator", "mobility")
+WORLDS += ("topology", "tariff", "discipline", "allocator", "mobility", "resources")
 
 
 @pytest.mark.parametrize(("kind", "table"), [pytest.param(k, t, id=f"{k} {n}") for k in WORLDS for n, t in parts(k)])

@@ -14,6 +14,11 @@ from tests.calling import TINY, call
 from tests.sizes import spread
 
 CELL = "network={{name='cell',bandwidth='1 MHz',distance_m=100,allocator='{}'}}"
+JOINT = (
+    "network={{name='cell',bandwidth='1 MHz',distance_m=100,efficiency=1}}",
+    "energy='cpu'",
+    "fleet=[{{count=2,cpu={{frequency='1 GHz',flops_per_cycle=1}}}}]",
+)
 GIVEN = "shared', up = '1 Mbit/s', down = '8 Mbit/s"
 
 
@@ -32,6 +37,7 @@ SEAMS = {
     "network": Seam("fixed", ("build",), ("network={{name='{}',up='1 Mbit/s',down='8 Mbit/s'}}",)),
     "discipline": Seam("fair", ("links",), (f"network={{{{name='{GIVEN}',discipline='{{}}'}}}}",)),
     "allocator": Seam("equal", ("divide", "claims"), (CELL,)),
+    "resources": Seam("fedl", ("choose",), ("resources='{}'", *JOINT)),
     "energy": Seam("power", ("columns",), ("energy={{name='{}',idle='1 W',busy='4 W'}}",)),
     "slowdown": Seam("log_normal", ("build",), ("slowdown={{name='{}',sigma=0.5}}",)),
     "battery": Seam("rechargeable", ("build",), ("fleet.0.battery={{name='{}',capacity='10 kJ'}}",)),
