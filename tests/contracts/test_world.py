@@ -37,6 +37,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("network", "wireless"): {"bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}},
     ("network", "cell"): CELL,
     ("allocator", "min_energy"): {"deadline": "20 s"},
+    ("resources", "min_energy"): {"deadline": "20 s"},
     ("network", "fixed"): LINK,
     ("network", "shared"): LINK,
     ("network", "trace"): {"file": str(FILES / "rates.csv"), "latency": "20 ms"},

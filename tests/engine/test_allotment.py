@@ -70,6 +70,16 @@ def test_fedl_trades_time_for_energy():
     assert (np.diff(joules) > 0).all() and (np.diff(seconds) < 0).all()
 
 
+def test_least_energy_keeps_the_deadline_of_the_protocol():
+    """All use it up, latencies and downloads included, and take fewer joules than at full speed; none is late."""
+    deadline = {"deadline": "35 s"}
+    tables = frames(run(resources={"name": "min_energy", **deadline}, protocol={"name": "deadline", **deadline}))
+    assert tables["jobs"]["outcome"].tolist() == ["ok"] * 2
+    assert tables["jobs"]["end_s"].tolist() == pytest.approx([35.0] * 2, rel=1e-9)
+    columns = ["compute_j", "up_j"]
+    assert tables["jobs"][columns].to_numpy().sum() < frames(run())["jobs"][columns].to_numpy().sum() / 2
+
+
 LATE = {"name": "deadline", "deadline": "12 s", "late": "keep", "minimum": 1}
 
 

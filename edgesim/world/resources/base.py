@@ -44,6 +44,12 @@ class Demands:
     other_s: Arr  # what the job takes beside cycles and upload: download, latency, memory traffic
     band_hz: float  # of the cell's uplink
 
+    def rows(self, rows: Ids) -> Demands:
+        """Return the jobs of some devices."""
+        return Demands(
+            self.devices.rows(rows), self.cycles[rows], self.bits[rows], self.other_s[rows], band_hz=self.band_hz
+        )
+
     def joules(self, choices: Choices) -> Arr:
         """Return the joules of cycles and upload, shape (k,)."""
         devices = self.devices

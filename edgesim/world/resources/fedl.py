@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import lambertw
 
 from edgesim.config.units import Watts
 from edgesim.core.arrays import Arr
 from edgesim.core.limits import PositiveNumber
 from edgesim.world.resources.base import Choices, Demands, Resources
+from edgesim.world.resources.marginal import nats_worth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class FedlResources(Resources):
     Allocation", IEEE/ACM Trans. Netw. 29(1), 2021.
     """
 
-    kappa: PositiveNumber = 1.0  # joules that a second is worth; the papers vary it from 0.1 to 10
+    kappa: PositiveNumber = 1.0  # joules that a second is worth; the authors vary it from 5e-5 to 1000
     least_power: Watts = 0.0  # radiated during a turn at least; the papers' example has 0.2 W
 
     def choose(self, demands: Demands) -> Choices:
@@ -59,9 +59,7 @@ class FedlResources(Resources):
         """Return seconds and radiated watts of each turn that SUB2 gives."""
         devices, band_hz = demands.devices, demands.band_hz
         worth = self.kappa * devices.snr_hz_per_w * devices.efficiency / band_hz
-        # the series of the closed form, which cancels where a second is worth next to nothing
-        nats = np.where(worth < 1e-9, np.sqrt(2.0 * worth), 1.0 + lambertw((worth - 1.0) / math.e).real)
-        power_w = np.expm1(nats) * band_hz / devices.snr_hz_per_w
+        power_w = np.expm1(nats_worth(worth)) * band_hz / devices.snr_hz_per_w
         power_w = np.minimum(np.maximum(power_w, self.least_power), devices.power_w)
         rate_bps = band_hz * np.log1p(power_w * devices.snr_hz_per_w / band_hz) / math.log(2.0)
         return demands.bits / rate_bps, power_w
