@@ -120,6 +120,9 @@ def refusal_in(path: tuple[str | int, ...], message: str, found: Any = None) -> 
     return ValidationError.from_exception_data("table", [details])
 
 
+_SYNONYMS = {"budget": "stop"}  # words of the literature for keys
+
+
 def check_keys(table: Mapping[str, Any], allowed: Collection[str], command: str = "") -> None:
     """Raise ValidationError at the first key that is not allowed, offering the nearest.
 
@@ -127,7 +130,7 @@ def check_keys(table: Mapping[str, Any], allowed: Collection[str], command: str 
     """
     for key in table:
         if key not in allowed:
-            hint = meant(key, allowed)
+            hint = meant(key, allowed, _SYNONYMS)
             names = f"allowed: {', '.join(allowed) or 'none'}"
             if hint and command:
                 names = known_names(allowed, command, "allowed")

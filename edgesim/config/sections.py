@@ -30,6 +30,7 @@ from edgesim.config.units import (
     Delay,
     FlopsPerSecondOrInf,
     JoulesPerBit,
+    Memory,
     PositiveJoules,
     Seconds,
     Watts,
@@ -143,9 +144,11 @@ class Milestone(StrictTable):
 
 
 class Stop(StrictTable):
-    """A run ends when the first of these is reached: rounds, test accuracy or metric, simulated seconds, joules, money.
+    """Limits of a run, which ends when the first of them is reached: what it must achieve, and its budgets.
 
-    It also ends at a missed milestone. Milestones need one of the other limits beside them.
+    Budgets are simulated seconds, joules, money and bytes. A controller sees what is left of them. Seconds are looked
+    at all the time, the other budgets after each round. A run also ends at a missed milestone. Milestones need one of
+    the other limits beside them.
     """
 
     rounds: Count | None = None  # number of rounds
@@ -153,7 +156,9 @@ class Stop(StrictTable):
     metric: dict[str, FiniteFloat] | None = None  # metrics of the objective by name, such as { perplexity = 3.0 }
     sim_time: Seconds | None = None  # simulated time
     energy: PositiveJoules | None = None  # joules of the devices, idle power included
+    device_energy: PositiveJoules | None = None  # joules of the device that has spent the most, idle power included
     cost: Payment | None = None  # total cost by the section prices, such as "5 EUR"
+    bytes: Memory | None = None  # bytes of all transfers of this training, down and up
     milestones: Annotated[tuple[Milestone, ...], Strict(False)] = ()  # accuracies that must be reached by given times
 
     @validator(mode="after")

@@ -337,8 +337,8 @@ def powers(s: Scenario, *, sleeps: bool, draws_power: bool) -> Broken:
     if sleeps and not all(battery.plugged_in for battery in batteries):
         yield "energy.sleep", "a device with a battery draws idle power while it is on; leave sleep out"
     by_accuracy = (s.stop.accuracy is not None or bool(s.stop.metric)) and s.backend.value.trains
-    by_energy = s.stop.energy is not None and draws_power
-    if s.stop.rounds is None and s.stop.sim_time is None and not (by_accuracy or by_energy):
+    by_energy = (s.stop.energy is not None or s.stop.device_energy is not None) and draws_power
+    if s.stop.rounds is s.stop.sim_time is s.stop.bytes is None and not (by_accuracy or by_energy):
         why = "as the null backend has no accuracy and energy 'none' spends nothing"
         yield "stop", f"would never end, {why}; add rounds or sim_time"
 

@@ -113,6 +113,11 @@ class Totals(NamedTuple):
     co2e_g: float = 0.0
     co2e_high_g: float = 0.0
 
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of all transfers, down and up."""
+        return self.down_bytes + self.up_bytes
+
     def since(self, before: Totals) -> Totals:
         """Return the amounts spent since `before`."""
         return Totals(*(now - then for now, then in zip(self, before, strict=True)))  # type: ignore[arg-type]

@@ -115,6 +115,12 @@ class Rounds:
         return self.stop_reason is not None
 
     @property
+    def device_j(self) -> float:
+        """Joules of the session's device that has spent the most, idle power included."""
+        spent, ids = self._spent(), self.session.setting.ids
+        return float(sum(spent[name][ids] for name in ("down_j", "compute_j", "up_j", "idle_j", "sleep_j")).max())
+
+    @property
     def _is_due(self) -> bool:
         """True if the model of the round that is about to close is tested."""
         done, end = self.session.round + 1, self._stop.rounds
@@ -350,6 +356,10 @@ class Rounds:
             self.end(f"energy {stop.energy:g} J spent")
         elif stop.cost is not None and totals.cost >= stop.cost.values[1]:
             self.end(f"cost {stop.cost.values[1]:g} {stop.cost.unit} spent")
+        elif stop.bytes is not None and totals.moved_bytes >= stop.bytes:
+            self.end(f"{stop.bytes:g} bytes sent and received")
+        elif stop.device_energy is not None and self.device_j >= stop.device_energy:
+            self.end(f"energy {stop.device_energy:g} J spent by a device")
         elif stop.rounds is not None and self.session.round >= stop.rounds:
             self.end(f"{stop.rounds} rounds done")
 

@@ -141,7 +141,8 @@ LINK = "(allowed: up, down, latency)"
         ("server", 5, "server: must be a table, got 5"),
         ("server", {"speed": 5}, "server.speed: unknown key (allowed: flops_per_s, workers, "
          "per_byte, test_samples, round_overhead, first_round_overhead, idle, busy)"),
-        ("stop", {}, "stop: needs at least one of rounds, accuracy, metric, sim_time, energy, cost"),
+        ("stop", {}, "stop: needs at least one of rounds, accuracy, metric, sim_time, energy, device_energy, cost, "
+         "bytes"),
         ("stop", {"rounds": True}, "stop.rounds: must be a whole number, got True"),
         ("stop", {"rounds": 0}, "stop.rounds: must be greater than or equal to 1, got 0"),
         ("stop", {"sim_time": "2 m"},

@@ -295,6 +295,8 @@ def test_memory_is_that_of_this_machine_or_of_its_limits() -> None:
         ("network.up: '20 Mb/s' is not a data rate; did you mean '20 Mbit/s' or '20 MB/s'? give", "network.up=20 Mb/s"),
         ("network.latency: '1m' is not a time; did you mean '1 min'? give", "network.latency=1m"),
         ("stop.energy: '1m' is not an energy; give", "stop.energy=1m"),
+        ("stop.bytes: '1 GJ' is not an amount of data; give", "stop.bytes=1 GJ"),
+        ("budget: unknown key; did you mean 'stop'? (`edgesim schema`", "budget.time=2 h"),
     ],
 )  # fmt: skip
 def test_values_that_are_nearly_right(here: Path, says: str, change: str) -> None:

@@ -228,6 +228,21 @@ def test_the_limit_on_energy_counts_work_in_flight(tmp_path):
     assert simulation.rounds.stop_reason == f"energy {limit_j:g} J spent"
 
 
+def test_budgets_of_bytes_and_of_each_device_end_a_run_after_a_round():
+    """The third round reaches the bytes of two and a bit; the device that has spent the most counts, not the mean."""
+    whole = simulate_null(given("sync", 4))
+    rounds, devices = frames(whole)["rounds"], whole.devices()
+    most_j = max(sum(devices[f"{what}_j"][:-1] for what in ("down", "compute", "up", "idle", "sleep")))
+    after_two = int(rounds["total_down_bytes"].iloc[1] + rounds["total_up_bytes"].iloc[1])
+    for name, limit, reason in (
+        ("bytes", after_two + 1, f"{after_two + 1:g} bytes sent and received"),
+        ("device_energy", 0.7 * most_j, f"energy {0.7 * most_j:g} J spent by a device"),
+    ):
+        ends = given("sync", 4).model_copy(update={"stop": edgesim.config.scenario.Stop.model_validate({name: limit})})
+        simulation = simulate_null(ends)
+        assert (simulation.session.round, simulation.rounds.stop_reason) == (3, reason)
+
+
 def test_by_hand_at_a_merge_two_of_three_are_at_work(tmp_path):
     """Three devices of 10, 20 and 40 s at 3 W above 2 W idle, one that is never there; a merge at 10 s.
 
