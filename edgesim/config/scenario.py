@@ -234,6 +234,9 @@ class Scenario(StrictTable):
         None  # step of the server from the old model to the new mean; None: the whole way
     )
     protocol: Annotated[Chosen, PartOf("protocol")] = _part("sync")  # protocol of the rounds
+    controller: Annotated[Chosen, PartOf("controller")] | None = (
+        None  # adapts local steps, participants, deadline or frequency from round to round; None: they stay
+    )
     backend: Annotated[Chosen, PartOf("backend")] = _part("serial")  # where training runs: this process, workers or not
     availability: _Availabilities = _part("always")  # presence of devices; of several models, all must hold
     failures: _Failures = ()  # failures, which act together

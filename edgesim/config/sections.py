@@ -297,6 +297,7 @@ class SessionTable(StrictTable):
     objective: Annotated[Chosen, PartOf("objective")] | None = None
     server_optimizer: Annotated[Chosen, PartOf("server_optimizer")] | None = None
     protocol: Annotated[Chosen, PartOf("protocol")] | None = None
+    controller: Annotated[Chosen, PartOf("controller")] | None = None
     peers: Annotated[Chosen, PartOf("peers")] | None = None
     encoding: Encodings | None = None
     evaluation: Evaluation | None = None

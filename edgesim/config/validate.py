@@ -70,7 +70,7 @@ def sections(s: Scenario) -> Broken:
 
 _NOT_WITH_APP = (
     *("data", "data_seed", "training", "cost", "selection", "resources", "objective", "server_optimizer"),
-    *("peers", "edges", "encoding", "session"),
+    *("peers", "edges", "encoding", "session", "controller"),
 )
 
 
@@ -105,9 +105,8 @@ def parts(s: Scenario) -> Broken:
     """Yield the broken rules about parts, before anything is built."""
     if s.app is not None:
         return _links(s)
-    return chain(
-        _learning(s), _own_loop(s), _rounds(s), _server_step(s), _peers(s), _links(s), _tiers(s), _resources(s)
-    )
+    rules = (_learning(s), _own_loop(s), _rounds(s), _controller(s), _resources(s))
+    return chain(*rules, _server_step(s), _peers(s), _links(s), _tiers(s))
 
 
 def _learning(s: Scenario) -> Broken:
@@ -201,6 +200,26 @@ def _rounds(s: Scenario) -> Broken:
         yield f"{key}.name", f"{method.name} runs on {', '.join(sorted(needs.protocols))}, found {found}"
     if needs.feedback and not trains:
         yield "backend.name", f"{method.name} plans from training results, which null does not have"
+
+
+def _controller(s: Scenario) -> Broken:
+    """Yield the broken rules about a controller."""
+    if s.controller is None:
+        return
+    key, name, rule = "controller.name", s.controller.name, s.controller.value
+    if s.edges is not None or _among_peers(s) or s.protocol.value.protocol not in ("sync", "deadline"):
+        yield key, f"{name} needs a server that asks devices in rounds, without edge servers or peers"
+    if "participants" in rule.sets:
+        if s.selection.value.of_count(1) is None:
+            yield key, f"{name} sets the number of participants, which selection {s.selection.name} does not have"
+        if s.method.value.needs.asked:
+            yield key, f"{name} changes the number of participants, which {s.method.name} takes for fixed"
+    if "deadline_s" in rule.sets and s.protocol.value.protocol != "deadline":
+        yield key, f"{name} sets the deadline of rounds, which protocol {s.protocol.name} does not have"
+    if "local_steps" in rule.sets and s.method.value.loop:
+        yield key, f"{name} sets local steps, of which {s.method.value.loop} takes none"
+    if rule.needs and not s.backend.value.trains:
+        yield "backend.name", f"{name} adapts to training results, which {s.backend.name} does not have"
 
 
 def _server_step(s: Scenario) -> Broken:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 
@@ -128,6 +128,10 @@ class Selection(ABC):
         """Return the largest number of devices that a round selects if only `idle` are idle."""
         return len(self.choose(idle, level, key))
 
+    def of_count(self, count: int) -> Self | None:
+        """Return this rule with `count` devices a round, for controllers. None: it selects no set number."""
+        return None
+
     def asked_share(self, devices: int) -> float | None:
         """Return the probability with which each of `devices` idle devices is selected. None: they differ in it."""
         return None
@@ -158,6 +162,10 @@ class Informed(Selection):
     @abstractmethod
     def choose(self, idle: Ids, known: Known, key: Key) -> Ids:
         """Return distinct ids of `idle`, ascending, a pure function of its arguments."""
+
+    def of_count(self, count: int) -> Self:
+        """Return this rule with `count` devices a round."""
+        return replace(self, count=count)
 
     def start(self, known: Known) -> Any:
         """Return the first state, before any job. None for rules without a state."""

@@ -55,6 +55,8 @@ class Setting:
     members: Ids | None = None  # devices of this training, ascending; None: all
     networks: Networks | None = None  # networks of the devices if there are several; None: all have the same
     asked: Asked | None = None  # selection of devices, for methods with `Needs.asked`; None: by edge servers
+    # what a controller has chosen: local steps, participants, deadline in seconds, share of the highest frequency
+    steered: tuple[float | None, ...] = ()
 
     @property
     def devices(self) -> int:

@@ -126,6 +126,10 @@ class Dispatcher:
         nobody_fits = not any(fits) and min(price.memory_bytes for price in prices) > self._largest_bytes
         return PricedJobs(jobs, interruptions, battery_s, fits, nobody_fits)
 
+    def steer(self, deadline_s: float, clock_share: float) -> None:
+        """Price the orders to come for this deadline, and at most this share of each device's highest frequency."""
+        self._pricer.steer(deadline_s, clock_share)
+
     def price_compute(self, job: Job, start_s: float) -> None:
         """Set what a job's computation takes if it starts at `start_s`, where that depends on the time.
 

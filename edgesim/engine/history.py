@@ -75,6 +75,10 @@ class History:
         if len(self._closed) > _MOST_CLOSED:  # no rule chooses: plans are looked up
             self._learn(self._closed.popleft())
 
+    def use(self, rule: Informed) -> None:
+        """Choose by another rule from now on, such as the same one with another count."""
+        self._rule = rule
+
     def choose(self, idle: Ids, round_: int, key: Key) -> Ids:
         """Return the places in `idle` that the rule asks now; waits for the reports of all closed rounds."""
         return self._rule.choose(idle, self._now_known(round_), key)

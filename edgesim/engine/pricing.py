@@ -139,6 +139,12 @@ class Pricer:
         self._last: _Known | None = None
         self.steady = fleet.steady and links_up is None  # prices depend neither on time nor on draws
 
+    def steer(self, deadline_s: float, clock_share: float) -> None:
+        """Price for this deadline, and at most this share of each device's highest frequency, from now on."""
+        self._setting = replace(self._setting, deadline_s=deadline_s)
+        self._fleet = replace(self._fleet, clock_share=clock_share)
+        self._known, self._last = {}, None
+
     def of_each(
         self,
         orders: Sequence[Order],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from math import inf, isnan
+from math import inf, isnan, nan
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import simpy
 from edgesim.config.scenario import Evaluation, Milestone, Server, Stop
 from edgesim.core.arrays import Arr
 from edgesim.core.backend import Score
+from edgesim.core.controller import Controller
 from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import AggregationFacts, Answer, ServerStep
@@ -22,6 +23,7 @@ from edgesim.engine.device_tests import tested_on_devices
 from edgesim.engine.divergence import Divergence, middle
 from edgesim.engine.server_queue import Merges
 from edgesim.engine.session import Session
+from edgesim.engine.steering import Steering
 from edgesim.records.schema import CLOSED_BY, COSTS
 from edgesim.records.table import CostRow, EvaluationRow, MetricRow, RoundRow
 from edgesim.world.prices.ledger import ITEMS
@@ -72,8 +74,12 @@ class Rounds:
         observer: Observer,
         spent: Callable[[], Mapping[str, Arr]] = dict,
         better: Mapping[str, Better] = METRICS,
+        controller: Controller | None = None,
     ) -> None:
-        """`spent`: gives what the devices have spent so far. `better`: which numbers of the objective's metrics are."""
+        """`spent`: gives what the devices have spent so far. `better`: which numbers of the objective's metrics are.
+
+        `controller`: chooses the work of the rounds to come; None: the scenario has it.
+        """
         self.session = session
         self.settled = 0  # rounds, whose answers are all there
         self.settled_spent: Mapping[str, Arr] | None = (
@@ -90,6 +96,7 @@ class Rounds:
         self.ended: simpy.Event = session.env.event()
         self._tables = session.tables
         self._stop = stop
+        self._steering = None if controller is None else Steering(controller, session, stop)
         self._better = better
         self._evaluation = evaluation
         self._observer = observer
@@ -126,6 +133,13 @@ class Rounds:
         done, end = self.session.round + 1, self._stop.rounds
         return done % self._evaluation.every == 0 or (end is not None and done > end - self._evaluation.last)
 
+    def steer(self) -> None:
+        """Let the controller, if there is one, choose the work of the rounds to come."""
+        if self._steering is not None and not self.stopped:
+            if self._steering.waits:
+                self.settle()
+            self._steering.adapt()
+
     def close(
         self,
         result: ServerStep,
@@ -152,6 +166,9 @@ class Rounds:
         totals = session.totals(costs)
         self._write_merge(result, completions, server_s, totals, closed_by, deadline_s)
         self._write_costs(session.round, costs)
+        if self._steering is not None:
+            device_j = self.device_j if self._steering.watches_devices else 0.0
+            self._steering.close(completions, totals, device_j)
         session.learner.save(lambda: self._settle_all(result))  # a longer run that goes on may not score this model
         closed = self._asked_for(result, completions, totals)
         self._closed.append(closed)
@@ -286,6 +303,8 @@ class Rounds:
             self._write_personal(closed, personal)
             losses += middle([score.loss for score in personal.values()])
         diverged = self.divergence.notice(closed.round, facts.metrics, closed.came, losses)
+        if self._steering is not None:
+            self._steering.settle(closed.round, metrics.get("loss", nan), facts.metrics)
         self.settled = closed.round + 1
         for name, table in self._tables.items():
             table.mark(len(table) if name in _OF_ANSWERS else closed.rows[name])

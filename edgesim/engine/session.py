@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import simpy
 from simpy.events import EventPriority
 
 from edgesim.core.arrays import Arr
+from edgesim.core.controller import Choice
 from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, Completion, Job, Outcome
 from edgesim.core.learner import Learner, ServerStep
@@ -118,6 +119,8 @@ class Session:
             self.members = edge.members
         elif setting.members is not None:
             self.members = np.isin(np.arange(len(setting.samples)), setting.members)
+        self.choice = Choice()  # of a controller
+        self._unsteered = setting, selection
         self._selection = selection
         self._weights: dict[int, float] = {}  # of running jobs whose updates do not count 1, by id
         self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS), setting.members)
@@ -228,6 +231,9 @@ class Session:
             counts = history.weights(view.places_of_idle, self.round)
             weights = dict(zip(view.idle.tolist(), counts.tolist(), strict=True))
         self._occupy(plan)
+        steps = self.choice.local_steps
+        if steps and not any(sgd.steps == steps for order in plan.orders for sgd in order.task.local_sgd):
+            raise ContractError(f"round {self.round}: the method has local steps of its own, which no controller sets")
         if self.rivals:
             self.world.asks += 1
             self._asked = self.world.asks
@@ -246,6 +252,22 @@ class Session:
         See `Participants.abort`.
         """
         return self.below.abort(jobs, why)
+
+    def steer(self, choice: Choice) -> None:
+        """Let a controller's choice hold for the orders to come. Raises ConfigError if the selection refuses it."""
+        setting, rule = self._unsteered
+        if choice.participants is not None:
+            rule, members = rule.of_count(choice.participants), setting.members
+            rule.check(setting.level if members is None else setting.level[members])
+        if choice.local_steps is not None:
+            setting = replace(setting, training=replace(setting.training, local_steps=choice.local_steps))
+        if choice.deadline_s is not None:
+            setting = replace(setting, deadline_s=choice.deadline_s)
+        self.setting, self._selection = replace(setting, steered=choice[:-1]), rule
+        self.choice = choice
+        self._dispatcher.steer(setting.deadline_s, choice.frequency or 1.0)
+        if self._history is not None:
+            self._history.use(rule)
 
     def price_compute(self, job: Job, start_s: float) -> None:
         """Set what a job's computation takes if it starts at `start_s`, where that depends on the time."""

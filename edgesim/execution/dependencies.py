@@ -25,4 +25,5 @@ def as_used(used: Sequence[Completion], results: Sequence[Node]) -> list[Any]:
 def seen_in(view: View) -> list[Any]:
     """Return the inputs of a plan beside the method's state."""
     last = [(each.job.device, each.job.task, each.outcome, each.ended_s) for each in view.last]
-    return [view.round, view.exchange, view.version, view.now_s, view.free_places, np.asarray(view.idle), last]
+    now = [view.round, view.exchange, view.version, view.now_s, view.free_places, np.asarray(view.idle), last]
+    return [*now, view.setting.steered] if view.setting.steered else now

@@ -152,6 +152,7 @@ class RunningTraining:
             observer=self.releasing,
             spent=spent,
             better=metrics_of(scenario),
+            controller=None if scenario.controller is None else scenario.controller.value,
         )
         start_s = scenario.session[0].start if scenario.session else 0.0
         self._begin = partial(

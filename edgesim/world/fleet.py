@@ -95,6 +95,7 @@ class Fleet:
     steady: bool  # prices depend neither on time nor on draws
     impaired: bool  # the latency of some device's links varies, or packets get lost
     per_byte: bool  # some device takes time for each byte of its payloads
+    clock_share: float = 1.0  # largest share of its highest frequency that a governor may choose, within its bounds
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -147,6 +148,8 @@ class Fleet:
             cpu = block.cpu.rows(rows)
             work = block.work(rows, flops[at], amounts, at, moved_bytes)
             hz = block.governor.choose(work, comm_s[at], deadline_s, cpu) if frequency_hz is None else frequency_hz[at]
+            if self.clock_share < 1.0:
+                hz = np.minimum(hz, np.maximum(self.clock_share * cpu.max_hz, cpu.min_hz))
             busy_s = cpu.compute_s(work, hz)
             seconds[at] = block.slowdown.stretch(rows, busy_s, now_s[at], _some(draws, at))
             joules[at] = cpu.mean_w(work, hz) * seconds[at]

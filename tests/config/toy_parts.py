@@ -185,6 +185,7 @@ PLUGINS: dict[str, dict[str, type]] = {
     "objective": {"classification": Empty},
     "server_optimizer": {"sgd": Empty},
     "protocol": {"sync": Empty, "deadline": Deadline},
+    "controller": {"steps": Empty},
     "backend": {"serial": Empty, "pool": Pool},
     "app": {"app": Empty},
 }

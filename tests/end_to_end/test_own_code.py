@@ -59,6 +59,11 @@ SEAMS = {
         ("method='{}'",),
     ),
     "protocol": Seam("sync", ("check", "run"), ("protocol='{}'",)),
+    "controller": Seam(
+        "pi_deadline",
+        ("check", "adapt"),
+        ("controller={{name='{}',start=3.0,shortest=1.0,longest=9.0}}", "protocol={{name='deadline',deadline=3.0}}"),
+    ),
     "backend": Seam("serial", ("open",), ("backend='{}'",)),
 }
 NEEDS = {"claims": ("network.access='ofdma'", "network.blocks=4")}  # settings under which a function is called

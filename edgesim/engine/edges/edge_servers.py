@@ -207,6 +207,9 @@ class OrderPrices:
         jobs = [self._job(order.device, order.task, round_, model, now_s) for order in plan.orders]
         return PricedJobs(jobs, None, None, [True] * len(jobs), False)
 
+    def steer(self, deadline_s: float, clock_share: float) -> None:
+        """Do nothing: no controller chooses for edge servers."""
+
     def price_compute(self, job: Job, start_s: float) -> None:
         """Do nothing: how long an order takes is known when it is done."""
 

@@ -63,12 +63,15 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
     """
     late, watchdog = _Asked(), Watchdog(rounds.end)
     while not rounds.stopped:
+        rounds.steer()
+        if rounds.stopped:
+            return
         session.presence.new_occasion()
         yield from _wait_for_a_device(session, rounds, watchdog)
         if rounds.stopped:
             return
         completions: list[Completion] = []
-        deadline_s, closed_by, still_late = policy.within_s(), "all", _Asked()
+        deadline_s, closed_by, still_late = session.choice.deadline_s or policy.within_s(), "all", _Asked()
         closes_s, more = session.now_s + deadline_s, True
         while more:
             ended = yield from _exchange(session, policy, closes_s, late, still_late)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class Uniform(Selection):
         """Return distinct ids of `idle`, ascending; all of them if there are too few."""
         size = min(self._size(len(level)), len(idle))
         return np.sort(key.numpy().choice(idle, size, replace=False))
+
+    def of_count(self, count: int) -> Self:
+        """Return this rule with `count` devices a round."""
+        return replace(self, count=count, fraction=None)
 
     def asked_share(self, devices: int) -> float:
         """Return the probability with which each of so many devices is asked if all are idle."""
@@ -104,6 +108,10 @@ class Stratified(Selection):
                 f"selection.count: {self.count} needs {self.count // len(levels)} devices a level, "
                 f"level {levels[smallest]} has {sizes[smallest]}"
             )
+
+    def of_count(self, count: int) -> Self:
+        """Return this rule with `count` devices a round."""
+        return replace(self, count=count)
 
     def choose(self, idle: Ids, level: Ids, key: Key) -> Ids:
         """Return distinct ids of `idle`, ascending, equally many of each level as far as they go."""
