@@ -2,7 +2,9 @@
 
 Source: Zhu, Wang and Huang, "Broadband Analog Aggregation for Low-Latency Federated Edge Learning" (IEEE Trans.
 Wireless Commun., 2020), truncated channel inversion; of gradients, Amiri and Gunduz, "Federated Learning over Wireless
-Fading Channels" (same journal, 2020), without their sparsification and projection.
+Fading Channels" (same journal, 2020), without their sparsification and projection; time-varying precoding, Sery,
+Shlezinger, Cohen and Eldar, "Over-the-Air Federated Learning from Heterogeneous Data" (COTAF, IEEE Trans. Signal
+Process., 2021).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -61,6 +63,11 @@ class OverTheAir(Method):
     All speakers share the air time of one upload, whatever their number. Give all devices the rate of the whole band. A
     device that is ready earlier waits for the others without sending, which does not change the length of the round. A
     speaker draws `energy.transmit` for the air time, its power averaged over the fading of speakers.
+
+    COTAF is `fading` = "none" with `precoding` = "longest". Each round all devices then scale their moves by one
+    factor, by which the longest move has the power P. The sum is divided by this factor, so that the noise
+    falls with the moves. COTAF takes an expected square of moves, estimated before. Here it is the square itself, which
+    devices send.
     """
 
     snr_db: Annotated[float, Ge(-100), Le(100)] = 20.0  # average power of a device over noise power, at mean gain
@@ -71,11 +78,19 @@ class OverTheAir(Method):
     """
     symbol_bits: Annotated[float, Gt(0), Le(64)] = 1.0  # bits that the link carries in the time of one number
     """A complex symbol holds two numbers: half the bits of a symbol of the digital link, 1 for QPSK."""
+    fading: Literal["rayleigh", "none"] = "rayleigh"  # gains of channels: exponential, or always 1
+    """Zhu et al. have Rayleigh fading. Sery et al. begin without fading: then no device is silent, and `cutoff` has no
+    effect.
+    """
+    precoding: Literal["mean", "longest"] = "mean"  # move that is sent at the average power P
+    """With "mean" P is the average over speakers, for the root mean square of their moves. Sery et al. bound each
+    device: "longest" gives P to the longest move, as large as the largest root mean square of a speaker.
+    """
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Return the method's orders. Devices in a deep fade send nothing."""
         plan, numbers = super().plan(state, view, key), view.setting.cost_profile.numbers(Payload())
-        speak = self.gains([order.device for order in plan.orders], key) >= self.cutoff
+        speak = self.gains([order.device for order in plan.orders], key) >= self.least_gain
         scaling = Pass("flops", times=_SCALING_FLOPS * numbers)
         down = Payload(extra_bytes=_SCALE_BYTES)
         up = Payload(extra_bytes=_SCALE_BYTES, encoding=Chain((Amplitudes(self.symbol_bits),)))
@@ -90,9 +105,19 @@ class OverTheAir(Method):
             orders.append(Order(order.device, tasks[kind]))
         return Plan(tuple(orders))
 
+    @property
+    def least_gain(self) -> float:
+        """Least power gain of a device that speaks."""
+        return self.cutoff if self.fading == "rayleigh" else 0.0
+
     def gains(self, devices: Sequence[int], key: Key) -> Arr:
-        """Return the power gains of devices' channels in a round, shape (len(devices),): exponential, 1 on average."""
+        """Return the power gains of devices' channels in a round, shape (len(devices),): exponential, 1 on average.
+
+        Without fading all are 1.
+        """
         ids = np.array(devices, dtype=np.int64)
+        if self.fading == "none":
+            return np.ones(len(ids))
         gains: Arr = -np.log(Draws(key.at(PlanStream.FADING), ids, np.zeros_like(ids)).uniform(0))
         return gains
 
@@ -106,8 +131,11 @@ class OverTheAir(Method):
             return Aggregate(state, None, metrics=metrics)
         spoken = [moves(update.body, global_model) for update in heard]
         numbers = sum(tensor.numel() for tensor in tensors_in(global_model))
-        rms = math.sqrt(math.fsum(map(square, spoken)) / (len(spoken) * numbers))
-        noise = rms * math.sqrt(exp1(self.cutoff) / 10.0 ** (self.snr_db / 10.0))
+        squares = [square(moved) for moved in spoken]
+        scaled = [max(squares)] if self.precoding == "longest" else squares
+        rms = math.sqrt(math.fsum(scaled) / (len(scaled) * numbers))
+        inversion = exp1(self.cutoff) if self.fading == "rayleigh" else 1.0
+        noise = rms * math.sqrt(inversion / 10.0 ** (self.snr_db / 10.0))
         generator = torch.Generator().manual_seed(key.word())
 
         def landed(name: str, old: Tensor, *moved: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Over-the-air aggregation against closed forms: Rayleigh fading, truncated channel inversion, the server's noise.
 
-Source: Zhu, Wang and Huang (2020).
+Source: Zhu, Wang and Huang (2020); Sery, Shlezinger, Cohen and Eldar (2021) for COTAF.
 """
 
 from __future__ import annotations
@@ -59,6 +59,42 @@ def test_noise_is_the_channel_s(snr_db, cutoff, speakers):
     deviation = np.sqrt(e1 / 10 ** (snr_db / 10)) / speakers
     assert noise.std() == pytest.approx(deviation, rel=5 / np.sqrt(2 * size))  # five standard errors
     assert abs(noise.mean()) < 5 * deviation / np.sqrt(size)
+
+
+@pytest.mark.parametrize("snr_db", [10.0, -3.0])
+def test_cotaf_s_noise_is_that_of_the_longest_move(snr_db):
+    """Sery et al.: noise sigma / (N sqrt(p)) with p = P / max |move|^2 over d numbers of average power P / d each.
+
+    Moves of 2 and -2, and two of 0: a root mean square over all would be sqrt(2), the longest is 2.
+    """
+    size, lengths = 20_000, [2.0, -2.0, 0.0, 0.0]
+    updates = [message_of(k, 1, {"a": [x] * size}) for k, x in enumerate(lengths)]
+    cotaf = AnalogFedAvg(fading="none", precoding="longest", snr_db=snr_db, cutoff=5.0)
+    sigma, power = 10 ** (-snr_db / 20), size  # an average power of 1 in each number
+    p = power / (size * 2.0**2)
+    deviation = sigma / (4 * np.sqrt(p))
+    noise = landed(merged(cotaf, {"a": [0.0] * size}, updates))
+    assert noise.std() == pytest.approx(deviation, rel=5 / np.sqrt(2 * size))  # five standard errors
+
+
+def test_without_fading_no_device_is_silent():
+    """All gains are 1, and a high cutoff has no effect."""
+    setting = setting_of([1] * 40, {"a": 10})
+    plan = AnalogFedAvg(fading="none", cutoff=10.0).plan({}, view_of(setting), KEY)
+    assert len({id(order.task) for order in plan.orders}) == 1
+    assert setting.cost_profile.nbytes(plan.orders[0].task.up) > 0
+
+
+def test_cotaf_without_noise_is_the_mean():
+    """And with equally long moves its noise is that of the mean's precoding, to the last bit."""
+    quiet = AnalogFedAvg(fading="none", precoding="longest", snr_db=100.0)
+    updates = [message_of(k, 1, {"a": [x, -x]}) for k, x in enumerate([1.0, 3.0])]
+    assert landed(merged(quiet, {"a": [0.0, 0.0]}, updates)) == pytest.approx([2.0, -2.0], abs=1e-3)
+    same = [message_of(k, 1, {"a": [1.0, -1.0]}) for k in range(2)]
+    longest, mean = (
+        landed(merged(AnalogFedAvg(fading="none", precoding=p), {"a": [0.0] * 2}, same)) for p in ("longest", "mean")
+    )
+    assert (longest == mean).all()
 
 
 def test_noise_is_by_the_scale_of_moves():
@@ -182,11 +218,15 @@ OPTIONS = {
         "snr_db": "test_noise_is_the_channel_s",
         "cutoff": "test_fading_is_rayleigh_s",
         "symbol_bits": "test_a_deep_fade_is_silent",
+        "fading": "test_without_fading_no_device_is_silent",
+        "precoding": "test_cotaf_s_noise_is_that_of_the_longest_move",
     },
     "analog_fedsgd": {
         "snr_db": "test_noise_is_the_channel_s",
         "cutoff": "test_fading_is_rayleigh_s",
         "symbol_bits": "test_a_deep_fade_is_silent",
+        "fading": "test_without_fading_no_device_is_silent",
+        "precoding": "test_cotaf_s_noise_is_that_of_the_longest_move",
         "batch_size": "test_of_gradients_it_is_fedsgd",
     },
 }
