@@ -269,6 +269,9 @@ def _peers(s: Scenario) -> Broken:
         for i, failure in enumerate(s.failures):
             if not failure.value.among_peers:
                 yield f"failures.{i}.name", f"{failure.name} needs a server, found peers"
+        for network in (block.network or s.network for block in s.fleet):
+            if (found := network.value.server_only) is not None:
+                yield "network", f"{found} needs a server, found peers"
 
 
 def _links(s: Scenario) -> Broken:

@@ -18,6 +18,7 @@ Outcome: TypeAlias = Literal[
     "late",  # too late for its round, or not needed, because enough updates came before or too few in all
     "stale",  # delivered, but started from a model that is too old for the protocol
     "lost",  # delivered, and lost by a server that restarted before the merge
+    "outage",  # not received by radio: lost with its errors, or not sent as the channel is too weak
     "crashed",  # the device crashed
     "offline",  # the device left
     "moved",  # the device moved to another edge server, which got the update, or the update was lost

@@ -86,7 +86,7 @@ class Dispatcher:
         of jobs; None: governor, network and allocator do.
         """
         self._fleet = fleet
-        self._interruptions = Interruptions(availability, failures)
+        self._interruptions = Interruptions(fleet, availability, failures)
         self._failures = failures
         self._batteries = batteries
         self._counter = counter

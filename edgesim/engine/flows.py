@@ -43,11 +43,24 @@ class Transfers:
         self._env = env
         self._links = links
         self._done: dict[int, Callable[[], None]] = {}  # flows on the links
+        self._radios: dict[int, Callable[[float], None]] = {}  # of those that ask for changes
         self._armed: tuple[float, int] | None = None
 
-    def start(self, flow: int, path: Sequence[Hop], nbytes: float, on_done: Callable[[], None]) -> None:
-        """Begin a transfer now; `on_done` is called at its end unless it is dropped before."""
+    def start(
+        self,
+        flow: int,
+        path: Sequence[Hop],
+        nbytes: float,
+        on_done: Callable[[], None],
+        on_radio: Callable[[float], None] | None = None,
+    ) -> None:
+        """Begin a transfer now; `on_done` is called at its end unless it is dropped before.
+
+        `on_radio`: is told the share of its power that the radio draws on average, 1 at first, whenever it changes.
+        """
         self._done[flow] = on_done
+        if on_radio is not None:
+            self._radios[flow] = on_radio
         self._links.admit(flow, path, nbytes, self._env.now)
         self._arm()
 
@@ -55,6 +68,7 @@ class Transfers:
         """Break off a transfer now; return the bytes it moved, 0 if it was not on a link."""
         if self._done.pop(flow, None) is None:
             return 0.0
+        self._radios.pop(flow, None)
         moved_bytes = self._links.drop(flow, self._env.now)
         self._arm()
         return moved_bytes
@@ -70,6 +84,9 @@ class Transfers:
 
     def _arm(self) -> None:
         due = self._links.next_done()
+        for flow, share in self._links.radio_changes().items():
+            if flow in self._radios:
+                self._radios[flow](share)
         if due is not None and due == self._armed:
             return
         self._armed = due
@@ -83,6 +100,7 @@ class Transfers:
     def _end(self, flow: int) -> None:
         self._armed = None
         self._links.finish(flow, self._env.now)
+        self._radios.pop(flow, None)
         on_done = self._done.pop(flow)
         self._arm()
         on_done()

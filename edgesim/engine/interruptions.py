@@ -1,4 +1,4 @@
-"""Early ends of jobs: the device leaves, or it crashes. Both are known when the job is sent."""
+"""Ends of jobs without an update: the device leaves, crashes, or is not received. All are known at the start."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from edgesim.core.job import Job, Outcome, Prices
 from edgesim.core.rng import Draws
 from edgesim.world.availability.base import Availability
 from edgesim.world.failures.base import SENT, Failure
+from edgesim.world.fleet import Fleet
 
 
 class Interruption(NamedTuple):
-    """When a device leaves, and when its job crashes: seconds after a phase, or the job, began."""
+    """When a device leaves, when its job crashes, in seconds after a phase, or the job, began, and a lost update."""
 
     leaves_s: float = inf  # absolute
     phase: int = SENT
     crashes_s: float = inf
+    lost: bool = False  # the whole upload, on the air
 
 
 UNINTERRUPTED = Interruption()
@@ -29,26 +31,31 @@ UNINTERRUPTED = Interruption()
 class Interruptions:
     """Foresees what will end jobs before their time."""
 
-    def __init__(self, availability: Availability, failures: Failure | None) -> None:
+    def __init__(self, fleet: Fleet, availability: Availability, failures: Failure | None) -> None:
+        self._fleet = fleet
         self._availability = availability
         self._failures = failures
-        self.unbroken = failures is None and availability.unbroken  # nothing ever happens to any job
+        # nothing ever happens to any job
+        self.unbroken = failures is None and availability.unbroken and not fleet.loses_updates
 
     def of(self, devices: Ids, prices: Prices[Arr], draws: Draws | None, now_s: float) -> Sequence[Interruption] | None:
         """Return the interruption of each job sent now; None: nothing can happen to any of them.
 
-        `draws`: of these jobs, if there are failures.
+        `draws`: of these jobs, if there are failures or lost updates.
         """
         if self.unbroken:
             return None
         leaves_s = self._availability.until_s(devices, now_s)
+        lost = np.zeros(len(devices), dtype=bool)
+        if self._fleet.loses_updates and draws is not None:
+            lost = self._fleet.lost_updates(draws)
         if self._failures is None or draws is None:
-            if not np.isfinite(leaves_s).any():
+            if not np.isfinite(leaves_s).any() and not lost.any():
                 return None
-            return [Interruption(at_s) for at_s in leaves_s.tolist()]
+            return [Interruption(at_s, lost=gone) for at_s, gone in zip(leaves_s.tolist(), lost.tolist(), strict=True)]
         phases_s = np.stack([prices.down_s, prices.compute_s, prices.up_s])
         phases, after_s = self._failures.strikes(draws, phases_s)
-        return list(map(Interruption, leaves_s.tolist(), phases.tolist(), after_s.tolist()))
+        return list(map(Interruption, leaves_s.tolist(), phases.tolist(), after_s.tolist(), lost.tolist()))
 
 
 def first_end(job: Job, interruption: Interruption, battery_s: float) -> tuple[float, Outcome]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Protocol, cast
 
@@ -69,12 +70,14 @@ class LegSum:
     """Amounts that the legs of a job have spent together; see `Usage`. A phase without a leg takes no time."""
 
     __slots__ = (
-        "alone_s", "down_air_s", "flows", "link_wait_s", "rest_s", "seconds", "sent", "shares", "up_air_s", "wait_s",
+        "alone_s", "down_air_s", "flow_s", "flows", "link_wait_s", "rest_s", "seconds", "sent", "shares", "up_air_s",
+        "wait_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.seconds, self.shares = [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]
         self.down_air_s = self.up_air_s = self.link_wait_s = self.wait_s = 0.0
+        self.flow_s = 0.0  # from the first bits of transfers to their last
         self.flows: Sequence[Flow] = ()
         self.sent: Sequence[Flow] = ()
         self.alone_s: tuple[float, ...] = ()  # on air for what transfers have moved, alone on the links
@@ -86,7 +89,7 @@ class LegSum:
         rest_s = None
         if self.rest_s:
             rest_s = (self.rest_s[0], self.rest_s[1])
-            self.link_wait_s = max(0.0, self.down_air_s + self.up_air_s - self.alone_s[0] - self.alone_s[1])
+            self.link_wait_s = max(0.0, self.flow_s - self.alone_s[0] - self.alone_s[1])
         air_s = (self.down_air_s, self.up_air_s)
         return Usage(
             (down_s, compute_s, up_s), (down, compute, up), air_s, self.link_wait_s, self.wait_s, self.flows, rest_s,
@@ -379,23 +382,22 @@ class Transfer(Leg):
         self._network = driver.network
         self._transfers = driver.transfers
         self._latency_s = 0.0
-        self._used: tuple[float, float, float] | None = None  # as of the end of the job
+        self._used: tuple[float, float, float, float] | None = None  # as of the end of the job
 
     def begin(self) -> None:
         """Let the latency of the path pass."""
         self._latency_s = self._network.paths.latency_s(*self.nodes)
-        self.driver.after(self._latency_s, self, lambda: self._send(self.air_bytes))
-
-    def _send(self, nbytes: float) -> None:
         path = self._network.limits(*self.nodes)
-        self._transfers.start(self.number, path, nbytes, self._arrived)
+        start = partial(self._transfers.start, self.number, path, self.air_bytes, self._arrived)
+        self.driver.after(self._latency_s, self, start)
 
     def _arrived(self) -> None:
         self.driver.over(self)
 
     def add(self, total: LegSum) -> None:
         """Add the seconds so far, the share that has moved, and the seconds on air."""
-        seconds, share, air_s = self._used or self._so_far()
+        seconds, share, flow_s, air_s = self._used or self._so_far()
+        total.flow_s += flow_s
         total.seconds[self.phase], total.shares[self.phase] = seconds, share
         if self.phase == DOWNLOAD:
             total.down_air_s = air_s
@@ -406,14 +408,16 @@ class Transfer(Leg):
             total.alone_s += (8.0 * share * self.air_bytes / alone_bps,)
             total.rest_s += (8.0 * (1.0 - share) * self.air_bytes / alone_bps,)
 
-    def _so_far(self) -> tuple[float, float, float]:
-        """Return the seconds, the share that has moved, and the seconds on air."""
+    def _so_far(self) -> tuple[float, float, float, float]:
+        """Return the seconds, the share that has moved, and the seconds of its flow and of its radio."""
         if self.since_s == inf:
-            return 0.0, 0.0, 0.0
-        seconds, share = min(self.until_s, self.driver.env.now) - self.since_s, 1.0
+            return 0.0, 0.0, 0.0, 0.0
+        until_s = min(self.until_s, self.driver.env.now)
+        seconds, share = until_s - self.since_s, 1.0
         if self.until_s == inf:
             share = unless_whole(self.moved_bytes(), self.air_bytes) / self.air_bytes if self.air_bytes else 0.0
-        return seconds, share, max(0.0, seconds - self._latency_s - self._down_so_far_s())
+        flow_s = max(0.0, seconds - self._latency_s - self._down_so_far_s())
+        return seconds, share, flow_s, flow_s - self._spared_s(until_s)
 
     def moved_bytes(self) -> float:
         """Return the bytes that have crossed the links so far."""
@@ -421,6 +425,10 @@ class Transfer(Leg):
 
     def _down_so_far_s(self) -> float:
         """Return the seconds for which it has stood still."""
+        return 0.0
+
+    def _spared_s(self, until_s: float) -> float:
+        """Return how much less than for its whole flow its radio has been on, in seconds at its usual power."""
         return 0.0
 
     def close(self, through: bool) -> None:
@@ -452,13 +460,16 @@ class Transfer(Leg):
 class AccessTransfer(Transfer):
     """A model to or from a device, which draws power; it stands still while the device's own link is down."""
 
-    __slots__ = ("_down_s", "_down_since_s", "_moved_bytes")
+    __slots__ = ("_down_s", "_down_since_s", "_moved_bytes", "_radio", "_radio_since_s", "_spared")
 
     def __init__(self, driver: Driver, trip: Trip, phase: int) -> None:
         super().__init__(driver, trip, phase, 1 + trip.job.device)
         self._moved_bytes = 0.0  # before the link was last down
         self._down_s = 0.0  # with the link down
         self._down_since_s = inf
+        self._radio = 1.0  # the share of its power that the radio draws now, on average
+        self._radio_since_s = 0.0
+        self._spared = 0.0  # seconds before that
 
     def begin(self) -> None:
         """Let the latency of the path pass, with the drawn latency of the device's access link."""
@@ -487,16 +498,33 @@ class AccessTransfer(Transfer):
                 return
             if changes_s < inf:
                 driver.after(changes_s - now_s, self, self._pause)
-        download, job = self.phase == DOWNLOAD, self.trip.job
-        if job.choice is not None and not download:
+        path, job = self._network.limits(*self.nodes), self.trip.job
+        if self._network.links.is_silent(self.number, path):
+            self.trip.ends.fail(self.trip, "outage")
+            return
+        if job.choice is not None and self.phase == UPLOAD:
             self._network.links.reserve(self.number, job.choice.hertz, job.choice.power_w)
-        driver.draw(self.trip, float(driver.fleet.receive_w[device]) if download else transmit_w_of(job, driver.fleet))
-        self._send(max(0.0, self.air_bytes - self._moved_bytes))  # rounding must not make it negative
+        self._on_radio(1.0)
+        left_bytes = max(0.0, self.air_bytes - self._moved_bytes)  # rounding must not make it negative
+        self._transfers.start(self.number, path, left_bytes, self._arrived, self._on_radio)
 
     def _pause(self) -> None:
         """Take the bytes off the links, as the device's own is down."""
         self._moved_bytes += self._transfers.drop(self.number)
+        self._on_radio(1.0)
         self._go_on()
+
+    def _on_radio(self, share: float) -> None:
+        """Let the radio draw this share of its power from now on."""
+        driver = self.driver
+        self._spared = self._spared_s(driver.env.now)
+        self._radio, self._radio_since_s = share, driver.env.now
+        job, fleet = self.trip.job, driver.fleet
+        watts = float(fleet.receive_w[job.device]) if self.phase == DOWNLOAD else transmit_w_of(job, fleet)
+        driver.draw(self.trip, share * watts)
+
+    def _spared_s(self, until_s: float) -> float:
+        return self._spared + (1.0 - self._radio) * (until_s - self._radio_since_s)
 
     def moved_bytes(self) -> float:
         """Return the bytes that have crossed the links so far, those before the link was down among them."""

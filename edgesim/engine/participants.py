@@ -64,8 +64,9 @@ class Participants(ABC):
         return aborted
 
     def finish(self, trip: Trip) -> None:
-        """End a job that got through; its completion goes to its inbox."""
-        trip.inbox.put(self._end(trip, "ok" if trip.job.steps is None else "partial"))
+        """End a job that got through, unless its update is lost on the air; its completion goes to its inbox."""
+        delivered: Outcome = "ok" if trip.job.steps is None else "partial"
+        trip.inbox.put(self._end(trip, "outage" if trip.interruption.lost else delivered))
 
     def fail(self, trip: Trip, outcome: Outcome) -> None:
         """End a job before its time, charged up to now; its completion goes to its inbox."""

@@ -25,7 +25,7 @@ from edgesim.world.compute.governors.cpu import CpuArrays, CpuWork
 from edgesim.world.compute.governors.dvfs import Governor
 from edgesim.world.compute.slowdowns.base import Slowdown
 from edgesim.world.energy.base import Powers
-from edgesim.world.links.base import Links
+from edgesim.world.links.base import OUTAGE, Links
 
 _DEVICE_BYTES = 700  # of a run and its tables, measured with three million devices: 650
 
@@ -95,6 +95,7 @@ class Fleet:
     steady: bool  # prices depend neither on time nor on draws
     impaired: bool  # the latency of some device's links varies, or packets get lost
     per_byte: bool  # some device takes time for each byte of its payloads
+    loses_updates: bool  # some device's update may be lost on the air as a whole
     clock_share: float = 1.0  # largest share of its highest frequency that a governor may choose, within its bounds
 
     def __len__(self) -> int:
@@ -114,6 +115,16 @@ class Fleet:
             if block.links.impaired:
                 delay_s[at] = block.links.delay_s(rows, up, _some(draws, at))
         return delay_s
+
+    def lost_updates(self, draws: Draws) -> np.ndarray:
+        """Return whether the whole update of each job is lost on the air, bool, shape (k,)."""
+        lost = np.zeros(len(draws.ids), dtype=bool)
+        for block, at, rows in self._by_block(draws.ids):
+            if block.links.air is not None:
+                some = _some(draws, at)
+                uniform = Draws(some.key.at(OUTAGE), some.ids, some.nth).uniform(0)
+                lost[at] = uniform < block.links.air.outage[rows]
+        return lost
 
     def air_bytes(self, ids: Ids, nbytes: Arr, up: bool, draws: Draws) -> Arr:
         """Return the bytes that cross the air for so many bytes of payload, with those sent again, shape (k,)."""
@@ -220,6 +231,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
         steady=all(block.steady for block in blocks),
         impaired=any(block.links.impaired for block in blocks),
         per_byte=any(block.per_byte_s.any() for block in blocks),
+        loses_updates=any(block.links.air is not None and block.links.air.outage.any() for block in blocks),
         **joined,
     )
 

@@ -121,7 +121,10 @@ GOVERNED = [{"cpu": {**CPU, "governor": "just_in_time"}}]
         ({"network": FIXED}, "network.name: must be 'cell', whose devices share a band; resources fedl chooses power"),
         ({"network": {**CELL, "access": "noma"}}, "network.access: must be 'fdma'"),
         ({"network": BARE_CELL}, "network.efficiency: must be given"),
-        ({"network": {**CELL, "target_snr_db": 3.0}}, "target_snr_db: chooses the power of devices too; leave it out"),
+        (
+            {"network": {**CELL, "power_control": "target_snr", "target_snr_db": 3.0}},
+            "power_control: chooses the power of devices too; must be 'fixed', found 'target_snr'",
+        ),
         ({"network": {**CELL, "waterfall": 1.0}}, "network.waterfall: loses packets"),
         ({"fleet": GOVERNED}, "fleet.0.cpu.governor: resources fedl chooses the frequency; leave just_in_time out"),
         ({"topology": {"name": "tree", "edge_servers": 1}}, "topology.name: resources fedl divides the band of one"),

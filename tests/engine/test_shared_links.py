@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Draws, Key, Purpose
+from edgesim.world.links.wireless import FADING
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.sizes import examples
 
@@ -217,7 +219,8 @@ def test_a_device_without_a_path_is_refused(tmp_path):
 # --- cells --------------------------------------------------------------------------------------------------------
 
 ONE = {"count": 1, "cpu": {"flops_per_s": 1e9}}
-CELL = {"name": "cell", "bandwidth": "1 MHz", "distance_m": 100.0, "target_snr_db": 10.0, "efficiency": 0.25}
+CELL = {"name": "cell", "bandwidth": "1 MHz", "distance_m": 100.0, "power_control": "target_snr",
+        "target_snr_db": 10.0, "efficiency": 0.25}  # fmt: skip
 
 
 def test_a_cell_of_three_devices():
@@ -244,9 +247,84 @@ def test_a_cell_of_three_devices():
     assert own["up_j"].tolist() == pytest.approx([radiated_w / 0.25 * up_s] * 3, rel=1e-12)
 
 
+def test_a_radio_draws_power_in_its_own_turns():
+    """Three devices take turns on 1 Mbit/s x log2(11): a third of the time each, so each radio is on for one third."""
+    jobs = equal_devices(3, network={**CELL, "access": "tdma"})
+    alone_s = BITS / (1e6 * np.log2(11))
+    assert jobs["up_s"].tolist() == pytest.approx([3 * alone_s] * 3, rel=1e-12)
+    assert jobs["up_j"].tolist() == pytest.approx([1.0 * alone_s] * 3, rel=1e-12)
+    assert jobs["down_j"].tolist() == pytest.approx((0.5 * jobs["down_s"] / 3).tolist(), rel=1e-12)
+    down_alone_s = BITS / (1e6 * np.log2(1 + 10 ** ((46 - 90.5 + 174) / 10) / 1e6))
+    assert jobs["link_wait_s"].tolist() == pytest.approx([2 * alone_s + 2 * down_alone_s] * 3, rel=1e-9)
+
+
+def test_a_radio_without_a_block_draws_nothing():
+    """One block: each device waits for those before it, and sends and receives for the time that it needs alone."""
+    jobs = equal_devices(3, network={**CELL, "access": "ofdma", "blocks": 1})
+    alone_s = BITS / (1e6 * np.log2(11))
+    assert jobs["up_j"].tolist() == pytest.approx([1.0 * alone_s] * 3, rel=1e-12)
+    assert jobs["down_j"].tolist() == pytest.approx([0.5 * jobs["down_s"].min()] * 3, rel=1e-9)
+
+
+def test_a_battery_lasts_through_the_turns_of_others():
+    """60 % of what the radio would draw if it were always on are enough for its own turns, a third of the time."""
+    network = {**CELL, "access": "tdma", "transmit": "1 W", "efficiency": None}
+    alone_s = BITS / (1e6 * np.log2(11))
+    joules = 0.6 * 3 * alone_s
+    battery = {"name": "rechargeable", "capacity": joules, "level": 1, "charge": 0, "windows": [[0, 1]]}
+    fleet = [{"count": 3, "cpu": {"flops_per_s": 1e12}, "battery": battery}]
+    tables = frames(simulate_null(timing_scenario(network=network, fleet=fleet, energy="none", stop={"rounds": 1})))
+    assert set(tables["jobs"]["outcome"]) == {"ok"}
+    assert tables["jobs"]["up_j"].tolist() == pytest.approx([alone_s] * 3, rel=1e-12)
+
+
+def test_updates_that_are_lost():
+    """At -10 dB with m = 0.1 a share of 1 - exp(-1) is lost, after it was sent; every job costs the same."""
+    network = {**CELL, "target_snr_db": -10.0, "waterfall": 0.1, "on_outage": "lose"}
+    jobs = jobs_of(fleet=[{"count": 400, "cpu": {"flops_per_s": 7.3806e8}}], network=network)
+    assert set(jobs["outcome"]) == {"ok", "outage"}
+    assert (jobs["outcome"] == "outage").mean() == pytest.approx(1 - np.exp(-1), abs=0.07)
+    for column in ("up_j", "up_bytes", "up_s", "compute_j", "flops"):
+        assert jobs[column].nunique() == 1 and jobs[column].iloc[0] > 0, column
+    assert jobs["lacked_s"].tolist() == [0.0] * 400
+
+
+def test_inverted_channels():
+    """Power P = min(power, target x noise / gain) with fading; below the cut-off nothing is sent and nothing drawn."""
+    network = {**CELL, "power_control": "inversion", "target_snr_db": 25.0, "power": "0.5 mW", "fading": "per_transfer"}
+    shown = set()
+    for cutoff_db in (None, -93.0):
+        given = timing_scenario(
+            network=network | ({} if cutoff_db is None else {"cutoff_db": cutoff_db}),
+            fleet=[{"count": 40, "cpu": {"flops_per_s": 7.3806e8}}],
+            energy={"name": "power", "idle": "2 W", "busy": "5 W"},
+        )
+        jobs = frames(simulate_null(given))["jobs"].sort_values("device")
+        key = Key(1).at(Purpose.CELL)
+        fading = FADING["per_transfer"](Draws(key, np.arange(40), np.zeros(40, dtype=np.int64)), True)
+        gain = fading * 10**-9.05
+        wanted_w = 10**2.5 * 10**-20.4 * 1e6 / gain
+        silent = wanted_w > 0.5e-3 if cutoff_db is None else gain < 10 ** (cutoff_db / 10)
+        assert (jobs["outcome"] == "outage").tolist() == silent.tolist()
+        assert jobs["up_j"][silent].tolist() == jobs["up_bytes"][silent].tolist() == [0.0] * silent.sum()
+        radiated_w = np.minimum(wanted_w, 0.5e-3)
+        drawn_w = (jobs["up_j"] / jobs["up_s"])[~silent]
+        assert drawn_w.tolist() == pytest.approx((radiated_w / 0.25)[~silent].tolist(), rel=1e-9)
+        shown |= {(bool(low), bool(most)) for low, most in zip(silent, wanted_w > 0.5e-3, strict=True)}
+    assert shown == {(False, False), (True, True), (False, True)}
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"network": {**CELL, "power_control": "fixed"}}, "network.target_snr_db: must be given with power_control"),
+        ({"network": {**CELL, "target_snr_db": None}}, "network.target_snr_db: must be given with power_control"),
+        ({"network": {**CELL, "cutoff_db": -90}}, "network.cutoff_db: goes with power_control 'inversion', got"),
+        ({"network": {**CELL, "on_outage": "lose"}}, "network.on_outage: 'lose' needs a waterfall above 0"),
+        (
+            {"network": {**CELL, "on_outage": "lose", "waterfall": 1.0}, "method": "dpsgd", "peers": "ring"},
+            "network: on_outage 'lose' needs a server, found peers",
+        ),
         ({"network": {**CELL, "blocks": 5}}, "network.blocks: must be above 0 with access 'ofdma' and only there"),
         ({"network": {**CELL, "access": "ofdma"}}, "network.blocks: must be above 0 with access 'ofdma'"),
         ({"network": {**CELL, "allocator": "fair"}}, "unknown allocator 'fair'"),

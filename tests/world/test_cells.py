@@ -29,7 +29,8 @@ def cell(access="fdma", allocator=None, gain=steady, blocks=0, hubs=(HUB,)):
     """Return the links of three devices, each to every hub."""
     shares = {"access": access, "blocks": blocks, "allocator": allocator or Equal(), "gain": gain}
     spectrum = CellBand(up_hz=BAND_HZ, down_hz=BAND_HZ, **shares)
-    air = Air(spectrum, SNR_HZ, SNR_HZ, np.ones(3), np.full(3, 2.0), np.ones(3))
+    power = (np.full(3, 2.0), np.ones(3))
+    air = Air(spectrum, SNR_HZ, SNR_HZ, np.ones(3), *power, np.full(3, math.inf), np.zeros(3), np.zeros(3), np.zeros(3))
     links = {(device, hub): float(WHOLE_BPS[device - 1]) for device in (1, 2, 3) for hub in hubs}
     wired = {(hub, 0): math.inf for hub in hubs}
     return CellLinks(FairLinks({**links, **{(b, a): bps for (a, b), bps in links.items()}, **wired}),
@@ -211,17 +212,17 @@ def test_interference_adds_to_the_noise():
 
 def test_power_that_reaches_a_target():
     """20 dB on one of 10 blocks: 100 x noise x 100 kHz over the path gain; never above `power`."""
-    links = built(target_snr_db=20.0, access="ofdma", blocks=10, efficiency=0.5)
+    links = built(power_control="target_snr", target_snr_db=20.0, access="ofdma", blocks=10, efficiency=0.5)
     assert links.air.up_snr_hz == pytest.approx([100 * 1e5] * 2, rel=1e-12)
     radiated_w = 100 * 10**-20.4 * 1e5 * 10**9.05
     assert links.transmit_w == pytest.approx([radiated_w / 0.5] * 2, rel=1e-12)
-    far = built(target_snr_db=20.0, distance_m=20_000.0, efficiency=0.5, transmit="0.1 W")
+    far = built(power_control="target_snr", target_snr_db=20.0, distance_m=20_000.0, efficiency=0.5, transmit="0.1 W")
     assert far.transmit_w == pytest.approx([0.1 + 10**-0.7 / 0.5] * 2, rel=1e-12)
 
 
 def test_packets_that_get_lost():
     """1 - exp(-m / SNR) on one block, beside the loss of the link."""
-    links = built(waterfall=2.0, target_snr_db=10.0, access="ofdma", blocks=10, loss=0.1)
+    links = built(waterfall=2.0, power_control="target_snr", target_snr_db=10.0, access="ofdma", blocks=10, loss=0.1)
     assert links.loss_of(True) == pytest.approx([1 - 0.9 * math.exp(-0.2)] * 2, rel=1e-12)
     assert links.loss_of(False) == pytest.approx(1 - 0.9 * np.exp(-2.0 * 1e6 / links.air.down_snr_hz), rel=1e-12)
     assert links.impaired and not built().impaired

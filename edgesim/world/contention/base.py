@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from edgesim.core.errors import ConfigError, ContractError
 
 Link: TypeAlias = Hashable
+_NOTHING: Mapping[int, float] = {}
 
 
 class SharedLinks(ABC):
@@ -53,6 +54,17 @@ class SharedLinks(ABC):
     @abstractmethod
     def moved_bytes(self, flow: int, now_s: float) -> float:
         """Return the bytes that a transfer has moved by `now_s`, not earlier than the last change."""
+
+    def is_silent(self, flow: int, path: Sequence[Link]) -> bool:
+        """Return True if a transfer cannot start, as the channel of its sender is too weak."""
+        return False
+
+    def radio_changes(self) -> Mapping[int, float]:
+        """Return what has changed since the last call: share of the time, or of the power, of a flow's radio.
+
+        A radio is on for the whole of a transfer with its usual power if it never has a change.
+        """
+        return _NOTHING
 
 
 class DisciplinePart(ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -70,6 +70,14 @@ def _in_cells(links: SharedLinks, fleet: Fleet, key: Key) -> SharedLinks:
     if not airs:
         return links
     assert isinstance(links, FairLinks)  # as cells have no other discipline
-    columns = [(air.up_snr_hz, air.down_snr_hz, air.weights, air.power_w, air.efficiency) for air in airs]
+    columns = [
+        (a.up_snr_hz, a.down_snr_hz, a.weights, a.power_w, a.efficiency, a.target_hz, a.least_fading, a.outage)
+        + (a.drawn_w,)
+        for a in airs
+    ]
     air = Air(airs[0].spectrum, *(np.concatenate(column) for column in zip(*columns, strict=True)))
+    # where the energy model has a power of its own, the radio draws that, whatever it radiates
+    links_w = [np.zeros(b.count) if b.links.transmit_w is None else b.links.transmit_w for b in fleet.blocks]
+    own = fleet.transmit_w != np.concatenate(links_w)
+    air = replace(air, drawn_w=np.where(own, 0.0, air.drawn_w))
     return CellLinks(links, Radios(air, fleet.transmit_w, fleet.receive_w, key))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MTU_BYTES = 1500.0  # packets of an Ethernet frame; what is lost is sent again packet by packet
 
 # Sub-streams of a job's draws; never renumber.
-_UP, _DOWN, BOTH_WAYS, BESIDE_FADING = 0, 1, 2, 3
+_UP, _DOWN, BOTH_WAYS, BESIDE_FADING, OUTAGE = 0, 1, 2, 3, 4
 _JITTER, _LOSS, _PACKETS = 0, 1, 4  # a normal number of stream s takes the uniform streams 2s and 2s + 1
 
 _FEW_PACKETS = 32
@@ -82,6 +82,11 @@ class NetworkPart(ABC):
     @property
     def spectrum(self) -> CellBand | None:
         """Band of the cells that devices share; None: there are no cells."""
+        return None
+
+    @property
+    def server_only(self) -> str | None:
+        """Key and value that only a network with a server can have; None: none."""
         return None
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -43,11 +43,14 @@ class CellBand:
     allocator: Allocator
     gain: Gain
 
-    def rates_bps(self, senders: Senders, snr_hz: Arr, up: bool) -> Arr:
-        """Return the rates of transfers that share a band, shape (k,). `snr_hz`: of each, see `OwnPower`."""
+    def shares(self, senders: Senders, snr_hz: Arr, up: bool) -> tuple[Arr, Arr]:
+        """Return rates of transfers that share a band, and the share of time that each is on air, both of shape (k,).
+
+        `snr_hz`: of each, see `OwnPower`.
+        """
         band_hz = self.up_hz if up else self.down_hz
         if up and self.access == "noma":
-            return superposed_bps(snr_hz, band_hz)
+            return superposed_bps(snr_hz, band_hz), np.ones(len(snr_hz))
         if self.blocks:
             hz = whole_blocks(self.allocator, senders, self.blocks, band_hz / self.blocks)
         else:
@@ -55,7 +58,7 @@ class CellBand:
             if hz.min() < 0 or hz.sum() > band_hz * (1.0 + _EXACT):
                 name = type(self.allocator).__name__
                 raise ContractError(f"{name}.divide() must return hertz that add up to {band_hz:g}, got {hz}")
-        return senders.channel.rate_bps(hz)
+        return senders.channel.rate_bps(hz), hz / band_hz if self.access == "tdma" else (hz > 0).astype(float)
 
     def channel(self, snr_hz: Arr, up: bool) -> Channel:
         """Return the channel of transfers: devices put their power into their share, a server spreads its own."""
@@ -86,15 +89,28 @@ def superposed_bps(snr_hz: Arr, band_hz: float) -> Arr:
 class Air:
     """Radios of n devices as their cells see them; arrays of shape (n,). `spectrum` is common to a fleet.
 
-    An SNR in hertz is received power over the density of noise and interference, without fading.
+    An SNR in hertz is received power over the density of noise and interference, without fading. A device lowers its
+    power to `target_hz` by its channel with fading, and sends nothing while the fading is below `least_fading`.
     """
 
     spectrum: CellBand
-    up_snr_hz: Arr
+    up_snr_hz: Arr  # with all of a device's power
     down_snr_hz: Arr
     weights: Arr
-    power_w: Arr  # that devices radiate, of which `up_snr_hz` follows
+    power_w: Arr  # that devices radiate without fading
     efficiency: Arr  # radiated share of what a device's radio draws; NaN: the power that it draws is given
+    target_hz: Arr  # of the uplink; inf: a device never lowers its power
+    least_fading: Arr
+    outage: Arr  # probability that a whole update is lost
+    drawn_w: Arr  # by the radio for `power_w`
+
+    def sent_hz(self, device: int, fading: float) -> float:
+        """Return the SNR of an uplink, in hertz."""
+        return min(fading * float(self.up_snr_hz[device]), float(self.target_hz[device]))
+
+    def power_ratio(self, device: int, fading: float) -> float:
+        """Return the power that a device radiates over that without fading."""
+        return self.sent_hz(device, fading) / self.sent_hz(device, 1.0) / fading
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,14 +125,16 @@ class Radios:
 
 @dataclass(slots=True, eq=False)
 class _Sending:
-    """A transfer on the air; `snr_hz`: with its fading."""
+    """A transfer on the air; `snr_hz`: with its fading; `power`: of the radio over what it usually draws."""
 
     device: int
     link: Hop
     bits: float
     snr_hz: float
     began_s: float
-    hertz: float | None  # a share of its own; None: the allocator gives it one
+    hertz: float | None = None  # a share of its own; None: the allocator gives it one
+    power: float = 1.0
+    radio: float = 1.0  # share of its usual power that it draws on average, as told last
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +161,7 @@ class CellLinks(SharedLinks):
         self._reserved: dict[int, tuple[float, float]] = {}  # hertz and radiated watts of uploads to come
         self._changed: dict[_Band, None] = {}  # since the last division, all at _now_s
         self._faded: dict[Hop, tuple[int, int, float]] = {}  # link -> its last flow, the number of that, its gain
+        self._radio_changes: dict[int, float] = {}
         self._now_s = -math.inf
 
     def reserve(self, flow: int, hertz: float, power_w: float) -> None:
@@ -161,12 +180,18 @@ class CellLinks(SharedLinks):
             if (air := self._on_air(link)) is not None:
                 device, base, up = air
                 band = self._bands.setdefault((base, up), _Band(up))
-                snr_hz = float((self._air.up_snr_hz if up else self._air.down_snr_hz)[device])
-                hertz, gain = None, self._gain_of(flow, device, link, up)
+                gain, drawn, power, hertz = self._gain_of(flow, device, link, up), 0.0, 1.0, None
+                snr_hz = float(self._air.down_snr_hz[device]) * gain
                 if flow in self._reserved:
                     hertz, power_w = self._reserved.pop(flow)
-                    gain *= power_w / float(self._air.power_w[device])
-                band.sendings[flow] = _Sending(device, link, 8.0 * nbytes, snr_hz * gain, now_s, hertz)
+                    snr_hz = float(self._air.up_snr_hz[device]) * gain * power_w / float(self._air.power_w[device])
+                elif up:
+                    snr_hz = self._air.sent_hz(device, gain)
+                    drawn = float(self._air.drawn_w[device])
+                if drawn:
+                    share = drawn / float(self._radios.transmit_w[device])
+                    power += share * (self._air.power_ratio(device, gain) - 1.0)
+                band.sendings[flow] = _Sending(device, link, 8.0 * nbytes, snr_hz, now_s, hertz, power)
                 bands.append(band)
         self._of_flow[flow] = tuple(bands)
         self._changed.update(dict.fromkeys(bands))
@@ -206,13 +231,30 @@ class CellLinks(SharedLinks):
         devices = np.array([link[0 if up else 1] - 1 for link in links], dtype=np.int64)
         numbers = np.array([self._faded[link][1] + 1 if link in self._faded else 0 for link in links], dtype=np.int64)
         gain = self._air.spectrum.gain(Draws(self._radios.key, devices, numbers), up)
-        snr_hz: Arr = (self._air.up_snr_hz if up else self._air.down_snr_hz)[devices] * gain
-        return snr_hz
+        if up:
+            sent_hz: Arr = np.minimum(self._air.up_snr_hz[devices] * gain, self._air.target_hz[devices])
+            return sent_hz
+        return self._air.down_snr_hz[devices] * gain
 
     @property
     def band(self) -> CellBand:
         """Band of each cell."""
         return self._air.spectrum
+
+    def is_silent(self, flow: int, path: Sequence[Any]) -> bool:
+        """Return True if the fading of an uplink is below the least with which its device sends."""
+        for link in path:
+            air = self._on_air(link)
+            if air is not None and air[2]:
+                device = air[0]
+                if self._gain_of(flow, device, link, True) < self._air.least_fading[device]:
+                    return True
+        return False
+
+    def radio_changes(self) -> Mapping[int, float]:
+        """Return shares of the power of radios that have changed since the last call, as their turns or hertz did."""
+        changes, self._radio_changes = self._radio_changes, {}
+        return changes
 
     def _leave(self, flow: int) -> None:
         for band in self._of_flow.pop(flow):
@@ -269,11 +311,14 @@ class CellLinks(SharedLinks):
             own_hz = [each.hertz for each in sendings if each.hertz is not None]
             if own_hz:  # all have, as choices are made for every upload of a run or for none
                 hz = np.array(own_hz) * min(1.0, spectrum.up_hz / sum(own_hz))
-                rates_bps = senders.channel.rate_bps(hz)
+                rates_bps, times = senders.channel.rate_bps(hz), np.ones(len(hz))
             else:
-                rates_bps = spectrum.rates_bps(senders, snr_hz, band.up)
+                rates_bps, times = spectrum.shares(senders, snr_hz, band.up)
             speeds = dict.fromkeys((each.link for each in sendings), 0.0)
-            for each, rate_bps in zip(sendings, rates_bps.tolist(), strict=True):
+            columns = zip(band.sendings.items(), rates_bps.tolist(), times.tolist(), strict=True)
+            for (flow, each), rate_bps, time in columns:
                 speeds[each.link] += rate_bps  # which several transfers of one device share
+                if time * each.power != each.radio:
+                    each.radio = self._radio_changes[flow] = time * each.power
             for link, rate_bps in speeds.items():
                 self._links.set_capacity(link, rate_bps, now_s)
