@@ -158,6 +158,7 @@ def findings_of(
         commands=tuple(commands),
         notes=tuple([*notes, *_notes(labels)]),
         clocks=clocks,
+        models=tuple(dict.fromkeys((run.learned_by, run.charged_as) for run in labels if run.charged_as)),
     )
 
 
@@ -214,8 +215,6 @@ def _slowest(labels: Mapping[Run, str]) -> SlowestRound | None:
 
 
 def _notes(labels: Mapping[Run, str]) -> Iterator[str]:
-    for learned, charged in dict.fromkeys((run.learned_by, run.charged_as) for run in labels if run.charged_as):
-        yield f"Accuracy is what {learned} learns; time, energy, traffic and cost are those of {charged}."
     unfinished = [f"{run.name} ({run.status})" for run in labels if not run.finished]
     if unfinished:
         yield f"{len(unfinished)} of {len(labels)} runs did not finish: {', '.join(unfinished)}."

@@ -41,6 +41,8 @@ def section_words(section: str, value: Any, only: Container[str] = ()) -> str:
         if key == "name" or (key not in only if only else hidden):
             continue
         of_part = isinstance(each, Mapping) and not _is_distribution(each)
+        if (section, key) == ("evaluation", "targets"):  # accuracies
+            each = [f"{100 * target:.4g}\u00a0%" for target in each]
         said = section_words(key, each) if of_part else value_words(each, unit)
         if said:
             said = f"({said})" if of_part and "; " in said else said

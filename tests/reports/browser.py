@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import unicodedata
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +61,37 @@ def barriers(page: Any) -> list[str]:
         for each in found["violations"]
         if each["impact"] in _SERIOUS
     ]
+
+
+def texts_of(pdf: bytes) -> list[str]:
+    """Return the text of each page of a PDF that Chromium has written, in the order in which it was drawn."""
+    objects = {int(number): body for number, body in re.findall(rb"(\d+) 0 obj\s(.*?)\sendobj", pdf, re.DOTALL)}
+
+    def stream(body: bytes, key: str) -> str:
+        [number] = re.findall(rf"/{key} (\d+) 0 R".encode(), body)
+        [packed] = re.findall(rb"stream\r?\n(.*)\r?\nendstream", objects[int(number)], re.DOTALL)
+        return zlib.decompress(packed).decode("latin-1")
+
+    letters: dict[str, dict[int, str]] = {}  # of each font: the letter of each glyph
+    for page in objects.values():
+        for name, number in re.findall(rb"/(F\d+) (\d+) 0 R", page):
+            if name.decode() in letters or b"/ToUnicode" not in objects[int(number)]:
+                continue
+            known = letters.setdefault(name.decode(), {})
+            for line in stream(objects[int(number)], "ToUnicode").splitlines():
+                codes = [int(code, 16) for code in re.findall(r"<([0-9A-F]{4})>", line)]
+                if len(codes) > 1 and codes != [0, 0xFFFF]:
+                    first, last, letter = codes if len(codes) == 3 else (codes[0], codes[0], codes[1])
+                    known |= {code: chr(letter + code - first) for code in range(first, last + 1)}
+    pages: list[str] = []
+    for page in objects.values():
+        if re.search(rb"/Type /Page\b", page):
+            text, font = "", dict[int, str]()
+            for name, glyphs in re.findall(r"/(F\d+) [\d.]+ Tf|<([0-9A-F]+)> Tj", stream(page, "Contents")):
+                font = letters.get(name, {}) if name else font
+                text += "".join(font.get(int(glyphs[i : i + 4], 16), "?") for i in range(0, len(glyphs), 4))
+            pages.append(unicodedata.normalize("NFKC", text))  # without ligatures and hard blanks
+    return pages
 
 
 # Returns what is wrong with the layout of a page, a line each: text that is cut, sticks out or lies on other text.
@@ -116,6 +150,38 @@ LAYOUT = """
   });
   return { faults, boxes: boxes.length };
 }
+"""
+
+# Returns what is wrong with the names beside curves and marks: a name on a line, or one that is missing or twice.
+BESIDE = """
+() => [...document.querySelectorAll('.chart[data-named="true"]')].flatMap((chart) => {
+  const names = [...chart.querySelectorAll(".infolayer .annotation-text")];
+  const boxes = names.map((each) => each.getBoundingClientRect()), said = names.map((each) => each.textContent);
+  const wanted = chart._fullData.filter((each) => each.visible === true && each.meta && each.meta.named);
+  const missing = wanted.map((each) => each.meta.setting).toSorted().join() !== said.toSorted().join();
+  const faults = missing ? [`${chart.dataset.figure} has the names ${said}`] : [];
+  for (const line of chart.querySelectorAll(".scatterlayer .js-line, .scatterlayer .xerror, .scatterlayer .yerror")) {
+    const matrix = line.getScreenCTM(), style = getComputedStyle(line);
+    if (style.stroke === "none" || parseFloat(style.strokeWidth) === 0) continue;
+    for (let at = 0; at <= line.getTotalLength(); at += 2) {
+      const { x, y } = line.getPointAtLength(at).matrixTransform(matrix);
+      const hit = boxes.findIndex((box) => x > box.left && x < box.right && y > box.top + 2 && y < box.bottom - 2);
+      if (hit < 0) continue;
+      faults.push(`${chart.dataset.figure}: a line runs through ${said[hit]}`);
+      break;
+    }
+  }
+  return faults;
+})
+"""
+
+# Returns the dots of runs that overlap in the charts of targets.
+DOTS = """
+() => [...document.querySelectorAll('[data-figure^="figure-target"]')].flatMap((chart) =>
+  [...chart.querySelectorAll(".scatterlayer .points path")].map((each) => each.getBoundingClientRect())
+    .filter((box) => box.width > 1 && box.width < 9)
+    .map((box) => [(box.left + box.right) / 2, (box.top + box.bottom) / 2, box.width])
+    .filter(([x, y, wide], i, all) => all.some(([u, v], k) => k !== i && Math.hypot(x - u, y - v) < 0.97 * wide)))
 """
 
 # Returns for each chart its name, its size and how large the drawing of its data is.

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
 from html.parser import HTMLParser
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from edgesim.reports.figure_numbers import FigureLine
 from edgesim.reports.html.answer import answer
+from edgesim.reports.html.charts import (
+    accuracy_charts,
+    lengths_chart,
+    lorenz_chart,
+    swarm,
+    target_chart,
+    without_information,
+)
 from edgesim.reports.html.page import rendered, write_report
-from edgesim.reports.html.words import change, interval, number, p_text, words_of
+from edgesim.reports.html.words import HATCHED, change, interval, is_accuracy, number, p_text, words_of
 from edgesim.studies.report import findings_of, study_of
 from tests.calling import call
 from tests.reports import made_up
@@ -178,6 +190,117 @@ def test_words():
         "",
     )
     assert (p_text(0.0004), p_text(0.0312), p_text(math.nan)) == ("p < 0.001", "p = 0.031", "")
+
+
+def curves(*lines):
+    return [FigureLine(label="", x=np.array(x, float), y=np.array(y, float)) for x, y in lines]
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([([0, 1, 2], [0, 0.6, 0.9]), ([0, 1, 2], [0, 0.6, 0.9])], {"equal"}),
+        ([([0, 1, 2], [0, 0.6, 0.9]), ([0, 1, 2], [0, 0.61, 0.9])], set()),  # a point of a hundred is seen
+        ([([0, 1, 2], [0, 0.6, 0.9]), ([0, 1, 2], [0, 0.6001, 0.9])], {"equal"}),  # a hundredth of one is not
+        ([([0, 1, 2], [0, 0.6, 0.9]), ([0, 2, 4], [0, 0.6, 0.9])], set()),  # one is slower
+        ([([0, 0.5, 1], [0, 0.5, 1])], {"straight"}),
+        ([([0, 1, 2], [0, 1, 2]), ([0, 1, 3], [0, 1, 3])], {"straight"}),  # one goes farther on the same line
+        ([([0, 1, 2], [0, 1, 2]), ([0, 1, 2], [0, 2, 4])], set()),
+        ([([0, 1], [0, 1])], set()),  # any two points are a straight line
+        ([([3, 3, 3], [0.3, 0.6, 1]), ([5, 5, 5], [0.3, 0.6, 1])], {"upright"}),
+        ([([0, 1, 2], [0, 0.6, 0.9])], set()),
+    ],
+)
+def test_when_a_chart_shows_nothing(lines, why):
+    assert without_information(curves(*lines)) == why
+
+
+def test_bands_that_differ_are_shown():
+    [one, other] = curves(([0, 1, 2], [0, 0.6, 0.9]), ([0, 1, 2], [0, 0.6, 0.9]))
+    banded = [dataclasses.replace(one, band=(one.y, one.y + 0.1)), dataclasses.replace(other, band=(one.y, one.y))]
+    assert without_information(banded) == set()
+
+
+def test_charts_without_information_are_sentences(findings):
+    """Six settings that learn alike, at different speed, with devices that spend alike and rounds of one length."""
+    names = [f"setting {i}" for i in range(6)]
+    one = findings.points[findings.points["run"] == 0]
+    points, devices, lengths = [], [], []
+    for i, name in enumerate(names):
+        points.append(one.assign(setting=name, run=i, sim_time_s=one["sim_time_s"] * (i + 1)))
+        devices.append(pd.DataFrame({"setting": name, "run": i, "device": range(9), "joules": 5.0 + i}))
+        lengths.append(pd.DataFrame({"setting": name, "run": i, "round": range(1, 6), "length_s": 3.0 + i}))
+    time, energy, rounds = accuracy_charts(pd.concat(points), names, [], ["accuracy: a; costs: b"])
+    assert time.figure is not None and energy.figure is None and rounds.figure is None
+    share = r"[\d.]+\u00a0%"
+    said = f"The curve is the same for all 6 configurations: {share} at round 1, {share} at round 12."
+    assert re.fullmatch(said, rounds.says)
+    alike = lorenz_chart(pd.concat(devices), names)
+    assert alike.figure is None and alike.says == "All devices of a configuration spend the same energy."
+    even = lengths_chart(pd.concat(lengths), names)
+    assert even.figure is None and even.says.startswith("All rounds of a configuration take equally long: setting 0 3")
+    flat = pd.concat(points).assign(accuracy=0.1)
+    assert {(each.figure, each.says) for each in accuracy_charts(flat, names, [])} == {
+        (None, "Test accuracy stays at 10.0\u00a0% in all 6 configurations.")
+    }
+    of_settings = [each.assign(setting=name) for each, name in zip(points, findings.settings, strict=False)]
+    page = rendered(dataclasses.replace(findings, points=pd.concat(of_settings)))
+    assert "figure-accuracy-time" in page and "figure-accuracy-rounds" not in page
+    assert "<strong>Accuracy against rounds.</strong> The curve is the same for all 4 configurations" in page
+    # where all of them are alike, one is drawn, as it shows how learning went
+    same = pd.concat([one.assign(setting=name, run=i) for i, name in enumerate(names)])
+    assert [each.figure is None for each in accuracy_charts(same, names, [])] == [False, True, True]
+
+
+@pytest.mark.parametrize("count", [1, 8, 30, 200])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
+def test_dots_of_a_row_do_not_overlap(count, spread):
+    values = spread * np.random.default_rng(count).standard_normal(count)
+    dots = swarm(values, 1.0, 10)
+    assert sorted(i for _, _, those in dots for i in those) == list(range(count))
+    places = np.array([(x, lane) for x, lane, _ in dots])
+    apart = np.abs(places[:, None, 0] - places[None, :, 0]) + 1e-9
+    same_lane = (places[:, None, 1] == places[None, :, 1]) & ~np.eye(len(dots), dtype=bool)
+    heaped = any(len(those) > 1 for _, _, those in dots)
+    assert (apart[same_lane] >= (3.0 if heaped else 1.0)).all() and places[:, 1].max() < 10
+    assert dots == swarm(values, 1.0, 10)
+    if count <= 8:
+        assert not heaped and [values[those[0]] for _, _, those in dots] == [x for x, _, _ in dots]
+
+
+def test_many_equal_runs_are_counted(findings):
+    of = findings.values[(findings.values["column"] == TIME) & (findings.values["setting"] == "FedPMT")]
+    values = of.iloc[[0] * 40].assign(seed=range(40))
+    summary = findings.summary[findings.summary["setting"] == "FedPMT"]
+    texts = [text for trace in target_chart(values, summary, TIME, ["FedPMT"]).figure.data for text in trace.text or ()]
+    assert texts == ["40"]
+
+
+def test_the_badge_says_whose_accuracy_it_is(findings, page):
+    assert "badge" not in without_scripts(page)
+    two = dataclasses.replace(findings, models=[("cnn_digits", "ResNet-18")])
+    found = without_scripts(rendered(two))
+    assert found.count('<span class="badge">accuracy: cnn_digits; costs: ResNet-18</span>') == 4  # title, three charts
+    assert found.index('class="badge"') < found.index('class="verdict"')
+
+
+def test_cells_of_targets_that_were_not_reached_are_hatched(runs, page):
+    found = without_scripts(page)
+    assert found.count('class="open"') >= 2 and found.count('number open"') >= 2
+    assert found.count(f'<p class="hatching"><span class="open"></span>{HATCHED}.</p>') == 2  # time and energy
+    assert f"{HATCHED}." in found.partition('id="results"')[2].partition("</section>")[0]
+    three = findings_of(*study_of([run for run in first(runs, 2) if run.method != made_up.HOSTILE]), [])
+    assert "Hatched: at least" not in without_scripts(rendered(three))
+
+
+def test_accuracy_is_in_percent_everywhere(findings, page):
+    """No share between 0 and 1 stands where an accuracy is meant."""
+    shares = ("accuracy_of[small]", "boards:best_accuracy", "accuracy_area[10 min]", "personal_worst")
+    assert all(map(is_accuracy, shares))
+    assert words_of("sim_time_s@accuracy:0.8") == words_of("sim_time_s@0.8") == "time to 80\u00a0%"
+    assert dict(findings.scenario)["evaluation"] == "targets 80\u00a0%"
+    said = Reader(without_scripts(page)).text
+    assert not re.search(r"ccuracy\S*:? (is |of )?0\.\d", said)
 
 
 # --- the command ------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from edgesim.reports.html.page import write_report
 from edgesim.studies.report import findings_of, study_of
 from tests.reports import made_up
-from tests.reports.browser import CHARTS, LAYOUT, barriers, headless
+from tests.reports.browser import BESIDE, CHARTS, DOTS, LAYOUT, barriers, headless, texts_of
 from tests.sizes import full, thinned
 
 pytestmark = pytest.mark.process
@@ -36,6 +38,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     question = "Which method reaches 80 % first on a small mixed fleet, and at what price?"
     found = made_up.with_prices(findings_of(study, cells, commands, question=question))
+    found = dataclasses.replace(found, models=[("cnn_digits", "torchvision:resnet18 on 3x224x224")])
     return write_report(found, folder / "report.html")
 
 
@@ -70,8 +73,8 @@ def opened(browser: Any, report: Path) -> Iterator[Any]:
     """Return what opens the report in a way, and closes it in the end."""
     seen: list[Seen] = []
 
-    def open_(width: int = 1000, scheme: str = "light", media: str = "screen") -> Seen:
-        seen.append(Seen(browser, report, width, scheme, media))
+    def open_(width: int = 1000, scheme: str = "light", media: str = "screen", file: Path = report) -> Seen:
+        seen.append(Seen(browser, file, width, scheme, media))
         return seen[-1]
 
     yield open_
@@ -92,6 +95,7 @@ def test_it_looks_right(opened, tmp_path, width, scheme, media):
     layout = seen.page.evaluate(LAYOUT)
     assert layout["boxes"] > 150
     assert layout["faults"] == []
+    assert seen.page.evaluate(DOTS) == []
 
 
 @full
@@ -151,7 +155,8 @@ def test_by_keyboard(opened):
         assert at[2], at
         reached.add((at[0], at[1]))
     buttons = page.evaluate(
-        "[...document.querySelectorAll('button, a, summary')].map((it) => [it.tagName, it.innerText])"
+        "[...document.querySelectorAll('button, a, summary')].filter((it) => it.checkVisibility())"
+        ".map((it) => [it.tagName, it.innerText])"
     )
     assert {tuple(each) for each in buttons} <= reached
 
@@ -177,11 +182,50 @@ def test_by_keyboard(opened):
 
 
 @full
+def test_curves_have_names_where_there_is_room(opened, tmp_path):
+    """Short names stand at the ends of curves and beside marks, and touch no line. Else the legend stays."""
+    runs = [run for run in made_up.runs(tmp_path / "runs") if run.method != made_up.HOSTILE]
+    file = write_report(made_up.with_prices(findings_of(*study_of(runs), [])), tmp_path / "short.html")
+    for width, media in ((1600, "screen"), (SHEET, "print"), (1000, "screen")):
+        page = opened(width, "light", media, file).page
+        assert page.evaluate(LAYOUT)["faults"] == [] and page.evaluate(BESIDE) == []
+    named = "[...document.querySelectorAll('[data-named=true]')].map((it) => it.dataset.figure)"
+    wide = opened(1600, file=file)
+    page = wide.page
+    assert {"figure-cost", "figure-lorenz"} <= set(page.evaluate(named)) and wide.wrong == []
+    keys = page.locator("#cost .keys")
+    assert keys.get_attribute("open") is None and page.locator("#cost .keys summary").is_visible()
+    page.locator("#cost .keys summary").click()
+    page.locator("#cost .legend button").first.click()
+    page.wait_for_timeout(200)
+    assert page.evaluate(BESIDE) == []  # a curve that is switched off has no name
+    narrow = opened(400, file=file).page
+    assert narrow.locator("#accuracy .keys").get_attribute("open") is not None
+    assert not narrow.locator("#accuracy .keys summary").is_visible() and narrow.evaluate(BESIDE) == []
+
+
 def test_on_paper(opened, tmp_path):
-    """A PDF of several pages comes of it."""
+    """Pages have numbers, a heading stands on the page of its first chart, and text in charts has 8 points or more."""
     seen = opened(1000)
-    pdf = seen.page.pdf(path=tmp_path / "report.pdf", format="A4")
-    assert pdf[:5] == b"%PDF-" and pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") >= 3
+    heads = seen.page.evaluate(
+        "[...document.querySelectorAll('section:has(figure)')].map((it) => [it.querySelector('h2').innerText + "
+        "it.querySelector('.intro, .legend li, figcaption').innerText, it.querySelector('figcaption').firstChild.data])"
+    )
+    seen.page.emulate_media(media="null")  # neither screen nor print: the browser prints as it does for a reader
+    pages = texts_of(seen.page.pdf(path=tmp_path / "report.pdf", format="A4"))
+    assert len(pages) >= 3
+    for i, text in enumerate(pages):
+        assert re.match(rf"{i + 1} / {len(pages)}(?!\d)", text)
+    assert len(heads) >= 7
+    for head, chart in heads:
+        assert any(chart.strip().replace("\u00a0", " ") in text and head[:24] in text for text in pages), (head, chart)
+    assert not any("↕" in text or "Numbers" in text or "Switch lines" in text for text in pages)
+    drawing = opened(SHEET, "light", "print").page
+    sizes = drawing.evaluate(
+        "[...document.querySelectorAll('.chart svg text')].map((it) => "
+        "parseFloat(getComputedStyle(it).fontSize) * Math.hypot(it.getScreenCTM().a, it.getScreenCTM().b))"
+    )
+    assert min(sizes) >= 8 / 0.75  # a pixel of paper is 0.75 points
 
 
 @full

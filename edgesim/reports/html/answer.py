@@ -13,6 +13,7 @@ from edgesim.reports.format import count
 from edgesim.reports.html.content import AxisEffects, Bar, Contest, Findings, FirstScreen, Grid, SeedsNeeded, Tile
 from edgesim.reports.html.words import (
     ALPHA,
+    HATCHED,
     common,
     interval,
     is_accuracy,
@@ -387,10 +388,12 @@ def grids(findings: Findings) -> Iterator[Grid]:
             bar = Bar(text=shown, share=share, open=not there, best=there and value == best)
             name = ", ".join(several[axis][str(row[axis])] for axis in down)
             cells.setdefault(name, {})[str(row[short[-1]]) if short else ""] = bar
+        missed = f"{HATCHED}." if any(bar.open for bars in cells.values() for bar in bars.values()) else ""
         yield Grid(
             title=_capital(words_of(contest.of)),
             head=list(across.values()) if short else (),
             rows=[(name, [bars.get(label) for label in across]) for name, bars in cells.items()],
+            hatching=missed,
         )
 
 

@@ -172,6 +172,7 @@ class Findings:
     commands: Sequence[str]
     notes: Sequence[str] = ()  # such as that some cells are missing
     clocks: ClockErrors | None = None  # None: no draws of the clocks' errors were asked for
+    models: Sequence[tuple[str, str]] = ()  # where they differ: the model that learns, and the one that is charged
 
 
 # --- what is laid out -------------------------------------------------------------------------------------------
@@ -203,6 +204,7 @@ class ReportTable:
     numbers: int = 0
     sortable: bool = False
     best: frozenset[tuple[int, int]] = frozenset()  # row and column of cells that stand out
+    censored: frozenset[tuple[int, int]] = frozenset()  # of cells of a target that was not reached
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +219,10 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A number of a grid. `share`: length of its bar, relative to the longest. `open`: the target was not reached."""
+    """A number of a grid. `share`: length of its bar, relative to the longest.
+
+    `open`: most runs did not reach the target, so that there is no number.
+    """
 
     text: str
     share: float
@@ -227,11 +232,15 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A column of the study over the axes: a row for each label, or combination, and a column for each label."""
+    """A column of the study over the axes: a row for each label, or combination, and a column for each label.
+
+    `hatching`: what hatched cells stand for; "" if there is none.
+    """
 
     title: str
     head: Sequence[str]  # names of the columns; none if there is one column
     rows: Sequence[tuple[str, Sequence[Bar | None]]]
+    hatching: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +266,10 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart: a plotly figure, its description in words for readers who cannot see it, and its numbers as a table."""
+    """A chart: a plotly figure, its description in words for readers who cannot see it, and its numbers as a table.
+
+    `figure`: None if it would show nothing. Then the page has the words instead of it. `badges`: whose accuracy it is.
+    """
 
     name: str
     title: str
@@ -266,6 +278,7 @@ class Chart:
     data: ReportTable
     height: int = 320
     wide: bool = False
+    badges: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

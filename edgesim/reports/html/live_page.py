@@ -13,7 +13,7 @@ from edgesim.reports.format import count, divergence, text
 from edgesim.reports.html.charts import accuracy_charts, gantt_chart, looks, phases
 from edgesim.reports.html.content import Cell, ReportTable, Section, SlowestRound
 from edgesim.reports.html.local_server import Resource
-from edgesim.reports.html.page import asset, templates
+from edgesim.reports.html.page import asset, badges_of, templates
 from edgesim.reports.load import Run
 from edgesim.reports.participation import participation
 from edgesim.reports.stats import curve
@@ -77,13 +77,14 @@ def sections_of(runs: Sequence[Run], title: str) -> Iterator[Section]:
     points = accuracy_points(labels).dropna(subset="accuracy")
     if len(points):
         shown = list(dict.fromkeys(points["setting"]))
+        models = [(run.learned_by, run.charged_as) for run in runs if run.charged_as]
         targets = sorted({target for run in runs for target in run.targets})
         yield Section(
             name="accuracy",
             title="Accuracy",
             text=["Accuracy on the test data. Dashed lines are targets."] if targets else [],
             legend=list(looks(shown).values()),
-            charts=accuracy_charts(points, shown, targets),
+            charts=accuracy_charts(points, shown, targets, badges_of(dict.fromkeys(models))),
         )
     else:
         yield Section(name="accuracy", title="Accuracy", text=[_without_accuracy(run) for run in runs])

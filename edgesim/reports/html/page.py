@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -30,7 +30,7 @@ from edgesim.reports.html.charts import (
     tradeoff_chart,
 )
 from edgesim.reports.html.content import Cell, ClockErrors, Entry, Findings, ReportTable, Section
-from edgesim.reports.html.words import change, common, interval, is_accuracy, middle, number, p_text, words_of
+from edgesim.reports.html.words import HATCHED, change, common, interval, is_accuracy, middle, number, p_text, words_of
 
 _ASSETS = "edgesim.reports.html.assets"
 # Marks of a legend on a field of 24 x 12; a line runs through the middle.
@@ -68,6 +68,7 @@ def rendered(findings: Findings) -> str:
         .get_template("report.html")
         .render(
             findings=findings,
+            badges=badges_of(findings.models),
             answer=answer(findings),
             sections=list(sections(findings)),
             style=Markup(asset("report.css")),
@@ -99,6 +100,11 @@ def asset(name: str) -> str:
     return (files(_ASSETS) / name).read_text(encoding="utf-8")
 
 
+def badges_of(models: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a badge for each pair of a model that learns, which has the accuracy, and one that is charged."""
+    return [f"accuracy: {learned}; costs: {charged}" for learned, charged in models]
+
+
 # --- sections in reading order ------------------------------------------------------------------------------------
 
 _LEVEL = ("devices", "what it is", "setting", "speed", "power", "rate", "trust", "source")  # headings of a level
@@ -122,7 +128,7 @@ def sections(findings: Findings) -> Iterator[Section]:
                 "Lines are means over the seeds, bands reach from the lowest run to the highest. Dashes are targets."
             ],
             legend=legend,
-            charts=accuracy_charts(findings.points, settings, findings.targets),
+            charts=accuracy_charts(findings.points, settings, findings.targets, badges_of(findings.models)),
         )
     until = [name for name in findings.columns if "@" in name and (findings.summary["column"] == name).any()]
     reached = findings.summary.groupby("column")["reached"].sum()
@@ -131,12 +137,14 @@ def sections(findings: Findings) -> Iterator[Section]:
             name="targets",
             title="Time to the target",
             text=[
-                "Dots are runs. An open triangle is a run that ended before the target: it would have needed more. "
+                "Dots are runs, and a number below a dot counts them. An open triangle is a run that ended before the "
+                "target: it would have needed more. "
                 "Diamonds are means over all runs, or medians if some did not arrive; lines are their 95 % intervals, "
                 "one that ends in an arrow has no known end."
             ],
-            legend=legend,
-            charts=[target_chart(findings.values, findings.summary, name, settings) for name in shown],
+            charts=[
+                target_chart(findings.values, findings.summary, name, settings, findings.currency) for name in shown
+            ],
         )
     if findings.tradeoffs:
         yield Section(
@@ -144,7 +152,7 @@ def sections(findings: Findings) -> Iterator[Section]:
             title="Trade-offs",
             text=["A configuration is grey if another one is at least as good in both and better in one."],
             legend=legend,
-            charts=[tradeoff_chart(each, settings) for each in findings.tradeoffs],
+            charts=[tradeoff_chart(each, settings, findings.currency) for each in findings.tradeoffs],
         )
     yield from _spent(findings, legend)
     if (slowest := findings.slowest) is not None:
@@ -169,9 +177,12 @@ def _results(findings: Findings) -> Section:
     runs = findings.summary.groupby("setting")["runs"].max().reindex(list(findings.settings))
     rows = [[Cell(label), Cell(f"{runs[label]:.0f}", key=float(runs[label]))] for label in findings.settings]
     best: set[tuple[int, int]] = set()
+    censored: set[tuple[int, int]] = set()
     for place, name in enumerate(columns):
         middles = findings.summary[findings.summary["column"] == name].set_index("setting")["middle"].astype(float)
         known = {str(label): float(value) for label, value in middles.items() if math.isfinite(value)}
+        if "@" in name:
+            censored |= {(at, 2 + place) for at, label in enumerate(findings.settings) if label not in known}
         for label, row in zip(findings.settings, rows, strict=True):
             row.append(_cell(name, common(known.values()), summary.get((label, name)), findings.currency))
         lower = findings.lower.get(name)
@@ -184,6 +195,8 @@ def _results(findings: Findings) -> Section:
     told = ["Means over the runs, in brackets their 95 % intervals."]
     if medians:
         told[0] += f" Kaplan-Meier medians, which count runs that did not reach the target: {', '.join(medians)}."
+    if censored:
+        told.append(f"{HATCHED}.")
     if several:
         told.append(
             f"Differences and p-values are against {findings.baseline}, paired by seed (Wilcoxon's signed-rank test), "
@@ -197,6 +210,7 @@ def _results(findings: Findings) -> Section:
         numbers=1 + len(columns),
         sortable=several,
         best=frozenset(best),
+        censored=frozenset(censored),
     )
     tables = [table, *([_differences(findings, head)] if len(findings.compared) else [])]
     return Section(name="results", title="Results", tables=tables, after=told)

@@ -10,6 +10,7 @@ from typing import Any
 from edgesim.reports.format import DisplayUnit, heading, unit_for
 
 ALPHA = 0.05  # a difference with a larger p-value may be luck
+HATCHED = "Hatched: at least half of the runs ended before the target"
 _FAR = 100  # values that differ by more are shown in the unit of the largest
 
 _UNTIL = {
@@ -39,14 +40,16 @@ _AT_END = {
     "energy_j": "energy",
     "mean_forward_macs": "mean model size (MACs)",
 }
-_ACCURACY = re.compile(r"(best_)?accuracy(_last_\d+|_area(\[.*\])?)?|(best_)?personal_accuracy|personal_worst")
+_ACCURACY = re.compile(
+    r"([^:@]+:)?((best_)?accuracy(_last_\d+|_area(\[.*\])?|_of\[.*\])?|(best_)?personal_accuracy|personal_worst)"
+)
 
 
 def target_of(column: str) -> float | None:
     """Return the target accuracy of a column such as "energy_j@0.8-on"; None if it has none."""
     _, at, until = column.partition("@")
-    found = re.match(r"0?\.\d+", until)
-    return float(found[0]) if at and found else None
+    found = re.match(r"(accuracy:)?(0?\.\d+)", until)
+    return float(found[2]) if at and found else None
 
 
 def is_accuracy(column: str) -> bool:
@@ -65,7 +68,7 @@ def words_of(column: str) -> str:
     target = target_of(column)
     metric = re.match(r"(\w+):([^~]+?)(?=-on|~|$)", until)
     if target is not None or metric:
-        goal = f"{metric[1]} {metric[2]}" if metric else percent(target or 0.0)
+        goal = f"{metric[1]} {metric[2]}" if metric and target is None else percent(target or 0.0)
         good = " for good" if until.endswith("-on") else ""
         smooth = f" (mean of {until.partition('~')[2].partition('-')[0]})" if "~" in until else ""
         return f"{_UNTIL.get(quantity, heading(quantity))} to {goal}{smooth}{good}"
