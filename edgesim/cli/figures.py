@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,13 +47,22 @@ def plot(
     """Plot runs: by default accuracy against time, energy and rounds, with mean and range over seeds."""
     from edgesim.reports.figures import COLUMNS_IN, parse_width
     from edgesim.reports.pictures import AXES, plot_runs
+    from edgesim.studies.decision import run_names
     from edgesim.studies.report import study_of
 
     width_in, found = parse_width(width), all_opened(runs)
     if kind in {ACCURACY, *(name for run in found for name in run.better)}:
         axes = [AXES[name] for name in names_in("--x", against or "time,energy,rounds", AXES)]
         out, chosen = file.checked(kind)
-        named = [label.strip() for label in labels.split(",")] if labels else []
+        names = run_names(found)
+        given = [label.strip() for label in labels.split(",")] if labels else []
+        usual = list(dict.fromkeys(names.values()))
+        if given and len(given) != len(usual):
+            raise ConfigError(f"--labels: {len(given)} given for the {len(usual)} groups {'; '.join(usual)}")
+        if len(set(given)) < len(given):
+            raise ConfigError(f"--labels: some are given twice: {', '.join(given)}")
+        shown = dict(zip(usual, given or usual, strict=True))
+        named = {run: shown[name] for run, name in names.items()}
         paths = plot_runs(found, axes, out, chosen, width_in, named, file.title, kind)
     else:
         if against or labels:
@@ -154,12 +164,21 @@ def _accuracy(wanted: Wanted) -> Any:
 
 
 def _targets(wanted: Wanted) -> Any:
-    from edgesim.reports.html.words import words_of
+    from edgesim.reports.html.words import target_of, words_of
     from edgesim.reports.pictures import time_to_target
 
-    column = _column(wanted, wanted.column, "--column", lambda name: "@" in name)
-    values, rows = _statistics(wanted, [column])
-    return time_to_target(values, rows, column.partition("@")[0], words_of(column), wanted.width_in)
+    until = [wanted.column] if wanted.column else [name for name in wanted.study.columns if "@" in name]
+    if not until:
+        raise ConfigError(f"--kind targets: {wanted.study.name} has no target; set evaluation.targets or name a column")
+    values, rows = _statistics(wanted, until)
+    reached = set(values["column"][values["observed"]])
+    quantity = next(filter(reached.__contains__, until), until[0]).partition("@")[0]
+    alike = [name for name in until if name.partition("@")[0] == quantity]
+    alike.sort(key=lambda name: (target_of(name) or math.inf, name))
+    shown = [name for name in alike if name in reached] or alike[:1]
+    missed = [words_of(name).partition(" to ")[2] for name in alike if name not in shown]
+    note = f"no run reached {', '.join(missed)}" if missed else ""
+    return time_to_target(values, rows, shown, wanted.width_in, note)
 
 
 def _pareto(wanted: Wanted) -> Any:
@@ -167,9 +186,20 @@ def _pareto(wanted: Wanted) -> Any:
     from edgesim.reports.pictures import pareto
     from edgesim.studies.report import front_points
 
-    x = _column(wanted, wanted.x, "--x", _has_better)
-    y = _column(wanted, wanted.y, "--y", lambda name: name != x and _has_better(name))
-    points = front_points(wanted.study, _statistics(wanted, [x, y])[1], x, y)
+    settings = list(dict.fromkeys(wanted.labels.values()))
+    if len(settings) == 1:
+        raise ConfigError(f"--kind pareto: compares configurations, got one ({settings[0]})")
+    given = [name for name in (wanted.x, wanted.y) if name]
+    rows = _statistics(wanted, list(dict.fromkeys([*wanted.study.columns, *given])))[1]
+    known = rows[rows["middle"].map(math.isfinite) & (rows["most"] > 0)].groupby("column")["setting"].nunique()
+    usual = [name for name in wanted.study.columns if known.get(name, 0) > 1 and _better(name)]
+    usual.sort(key=lambda name: ("@" not in name, -known[name]))
+    x = _column(wanted, wanted.x or next(iter(usual), ""), "--x", lambda _: False)
+    until = x.partition("@")[2]
+    usual.sort(key=lambda name: (not until or name.partition("@")[2] != until, _better(name) != "higher"))
+    y = wanted.y or next((name for name in usual if name.partition("@")[0] != x.partition("@")[0]), "")
+    _column(wanted, y, "--y", lambda _: False)
+    points = front_points(wanted.study, rows, x, y)
     if points.empty:
         raise ConfigError(f"{wanted.study.name}: no configuration has both {x} and {y}")
     return pareto(points, x, y, words_of(x), words_of(y), wanted.width_in)
@@ -179,7 +209,10 @@ def _energy(wanted: Wanted) -> Any:
     from edgesim.reports.figure_numbers import energy_by_activity
     from edgesim.reports.pictures import stacked
 
-    return stacked(energy_by_activity(wanted.labels), width_in=wanted.width_in)
+    spent = energy_by_activity(wanted.labels)
+    if spent.empty:
+        raise ConfigError(f"--kind energy: {wanted.study.name} has no energy; set energy")
+    return stacked(spent, width_in=wanted.width_in)
 
 
 def _cost(wanted: Wanted) -> Any:
@@ -263,10 +296,10 @@ def _statistics(wanted: Wanted, columns: Sequence[str]) -> tuple[Any, Any]:
     return with_setting(values, wanted.study), with_setting(rows, wanted.study)
 
 
-def _has_better(column: str) -> bool:
+def _better(column: str) -> str | None:
     from edgesim.studies.column import parse_column
 
-    return parse_column(column).better is not None
+    return parse_column(column).better
 
 
 def _column(wanted: Wanted, given: str, option: str, usual: Callable[[str], bool]) -> str:

@@ -237,10 +237,11 @@ def stacked_bars(spent: pd.DataFrame, part: str, value: str) -> Bars:
 class TargetRow:
     """Costs of a target in the runs of a setting, in base units, and their middle with its interval.
 
-    `arrived` and `censored`: the runs that reached the target, and those that ended before it.
+    `arrived` and `censored`: the runs that reached the target, and those that ended before it, of all `runs`.
     """
 
     label: str
+    runs: int
     arrived: pd.DataFrame
     censored: pd.DataFrame
     middle: float
@@ -276,7 +277,8 @@ def target_rows(
         ends = summary.loc[summary["setting"] == label, list(middle)]
         at, low, high = ends.iloc[0].astype(float) if len(ends) else (math.nan,) * 3
         row = TargetRow(
-            label=label, arrived=values[own & there & reached], censored=values[own & there & ~reached],
+            label=label, runs=int(own.sum()),
+            arrived=values[own & there & reached], censored=values[own & there & ~reached],
             middle=at, low=low, high=high,
         )  # fmt: skip
         rows.append(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -23,18 +23,25 @@ def points_of(run: RecordedRun) -> pd.DataFrame:
     return points.assign(traffic_bytes=points["up_bytes"] + points["down_bytes"])
 
 
-def groups(runs: Sequence[AnyRun]) -> dict[AnyRun, str]:
+def value_text(section: str, part: str, key: str, value: Any) -> str:
+    """Return a value of a scenario as a label has it: a number in base units, a list as JSON."""
+    number = isinstance(value, float) and float(f"{value:g}") == value
+    return f"{value:g}" if number else value if isinstance(value, str) else json.dumps(value)
+
+
+def groups(runs: Sequence[AnyRun], say: Callable[[str, str, str, Any], str] = value_text) -> dict[AnyRun, str]:
     """Return a label for each run, equal for runs whose scenarios differ in seed, name and backend at most.
 
     The label has the differences between groups: the names of parts, and other keys with their values. Without a
     difference it is the method's name. If it were too long, it is the name, or else the path, of the group's first run.
+    `say` words a value from its section, the name of its part, its key and itself, different values differently.
     """
     members: dict[str, list[AnyRun]] = {}
     for run in runs:
         rest = {key: value for key, value in run.manifest["scenario"].items() if key not in _SEEDS}
         members.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
     firsts = [group[0] for group in members.values()]
-    differing = _differences([first.manifest["scenario"] for first in firsts])
+    differing = _differences([first.manifest["scenario"] for first in firsts], say)
     names = Counter(first.name for first in firsts)
     labels = [
         label
@@ -55,9 +62,9 @@ def mark(group: Sequence[RecordedRun]) -> str:
     return f" ({', '.join(marks)})" if marks else ""
 
 
-def _differences(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
+def _differences(scenarios: Sequence[Mapping[str, Any]], say: Callable[[str, str, str, Any], str]) -> list[str]:
     """Return, for each scenario, its differences from the others in words."""
-    flat = [_flat({key: value for key, value in scenario.items() if key not in _SEEDS}) for scenario in scenarios]
+    flat = [_flat({key: value for key, value in scenario.items() if key not in _SEEDS}, say) for scenario in scenarios]
     names = [
         {key.removesuffix(".name"): value for key, value in each.items() if key.endswith(".name")} for each in flat
     ]
@@ -87,13 +94,13 @@ def _differences(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
     return labels
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:
+def _flat(table: Mapping[str, Any], say: Callable[[str, str, str, Any], str], above: str = "") -> dict[str, str]:
     """Return the values of nested tables as text, by dotted keys."""
     found: dict[str, str] = {}
     for key, value in table.items():
+        path = f"{above}.{key}" if above else key
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{above}{key}.")
+            found |= _flat(value, say, path)
         else:
-            number = isinstance(value, float) and float(f"{value:g}") == value
-            found[f"{above}{key}"] = f"{value:g}" if number else value if isinstance(value, str) else json.dumps(value)
+            found[path] = say(above, str(table.get("name") or ""), key, value)
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,9 @@ from edgesim.reports.figures import (
     shortened,
     style,
 )
-from edgesim.reports.format import span, unit_for
+from edgesim.reports.format import DisplayUnit, heading, span, unit_for
 from edgesim.reports.groups import groups, mark, points_of
-from edgesim.reports.html.words import unit_of
+from edgesim.reports.html.words import unit_of, words_of
 
 # --- accuracy ---------------------------------------------------------------------------------------------------
 
@@ -88,6 +88,8 @@ AXES = {
     "flops": "flops",
 }
 _PANEL_IN = (3.7, 3.0)
+_CHARACTER_IN = 0.062  # approximate width of a character of a title
+_LEAST_PANEL_IN = 2.2  # narrower panels stand below each other
 
 
 def accuracy(
@@ -98,7 +100,7 @@ def accuracy(
     title: str = "",
     metric: str = ACCURACY,
 ) -> Drawing:
-    """Return panels of test accuracy, or another metric, against each of `against`, side by side.
+    """Return panels of test accuracy, or another metric, against each of `against`, side by side as far as they fit.
 
     `points`: a row per evaluation, with setting, run, the metric and the columns of `against`, ascending in a run.
     Several runs are drawn as their mean, with a band from the lowest to the highest, see `mean_and_range`. `targets`
@@ -110,24 +112,31 @@ def accuracy(
         raise ConfigError(f"against: unknown {', '.join(unknown)} (known: {', '.join(QUANTITIES)})")
     labels = settings_of(points, ["run", metric, *against])
     width = width_in or _PANEL_IN[0] * len(against) + 0.6
-    with style(_PANEL_IN[0] if width_in is None else width / len(against)):
-        rows = folded(labels, width)[1]
-        height = min(_PANEL_IN[1], 0.85 * width / len(against)) + 0.6 + 0.2 * rows + 0.3 * bool(title)
-        drawn = Drawing(figsize=(width, height), layout="constrained")
-        axes = drawn.subplots(1, len(against), sharey=True, squeeze=False)[0]
-        each = looks(len(labels), min(1.0, width / len(against) / _PANEL_IN[0]))
-        for axis, quantity in zip(axes, against, strict=True):
+    columns = min(len(against), max(1, int(width / _LEAST_PANEL_IN)))
+    rows = math.ceil(len(against) / columns)
+    panel_in = _PANEL_IN[0] if width_in is None else width / columns
+    measure = unit_of(metric, 0.0)
+    with style(panel_in):
+        lines_below = folded(labels, width)[1]
+        height = rows * min(_PANEL_IN[1], (0.85 if rows == 1 else 0.6) * width / columns)
+        drawn = Drawing(figsize=(width, height + 0.6 + 0.2 * lines_below + 0.3 * bool(title)), layout="constrained")
+        axes = list(drawn.subplots(rows, columns, sharey=True, squeeze=False).flat)
+        for empty in axes[len(against) :]:
+            empty.remove()
+        each = looks(len(labels), min(1.0, width / columns / _PANEL_IN[0]))
+        for axis, quantity in zip(axes, against, strict=False):
             unit, lines = accuracy_lines(points, quantity, metric)
             for line, look in zip(lines, each, strict=True):
-                axis.plot(line.x, line.y, label=line.label, **look)
+                axis.plot(line.x, line.y / measure.size, label=line.label, **look)
             bands = [(line.x, *line.band, look["color"]) for line, look in zip(lines, each, strict=True) if line.band]
             for x, low, high, colour in bands:
-                axis.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-            axis.set(xlabel=unit.after(QUANTITIES[quantity]), ylabel="")
+                axis.fill_between(x, low / measure.size, high / measure.size, color=colour, alpha=0.18, linewidth=0)
+            axis.set(xlabel=shortened(unit.after(QUANTITIES[quantity]), int(panel_in / _CHARACTER_IN)), ylabel="")
             axis.set_xlim(left=0)
             seaborn.despine(ax=axis)
-        axes[0].set_ylabel(f"test {metric}")
-        _mark_targets(axes, targets)
+        for first in axes[: len(against) : columns]:
+            first.set_ylabel(measure.after(f"test {heading(metric)}"))
+        _mark_targets(axes[: len(against)], targets, measure)
         if title:
             drawn.suptitle(title, fontsize="large")
         legend_below(drawn, axes[0].get_legend_handles_labels()[0], labels)
@@ -135,15 +144,20 @@ def accuracy(
         return drawn
 
 
-def _mark_targets(axes: Sequence[Axes], targets: Sequence[float]) -> None:
+def _mark_targets(axes: Sequence[Axes], targets: Sequence[float], unit: DisplayUnit) -> None:
     """Draw targets as dashed lines. Those outside the common y axis, which would squeeze the curves, become a title."""
     low, high = axes[0].get_ylim()
-    for target in targets:
+    shown = [target / unit.size for target in targets]
+    for target in shown:
         if low <= target <= high:
             for axis in axes:
                 axis.axhline(target, color="0.45", linestyle="--", linewidth=0.9, zorder=1)
-    sides = {"above": [each for each in targets if each > high], "below": [each for each in targets if each < low]}
-    words = [f"{side} the axis: {', '.join(f'{each:g}' for each in of)}" for side, of in sides.items() if of]
+    sides = {"above": [each for each in shown if each > high], "below": [each for each in shown if each < low]}
+    words = [
+        f"{side} the axis: {', '.join(f'{each:g}' for each in of)} {unit.symbol}".rstrip()
+        for side, of in sides.items()
+        if of
+    ]
     if words:
         axes[-1].set_title(f"targets {'; '.join(words)}", loc="right", fontsize="small", color="0.35")
 
@@ -154,7 +168,7 @@ def plot_runs(
     out: Path = Path("accuracy"),
     formats: Sequence[str] = USUAL,
     width_in: float | None = None,
-    labels: Sequence[str] = (),
+    names: Mapping[Any, str] | None = None,
     title: str = "",
     metric: str = ACCURACY,
 ) -> list[Path]:
@@ -162,21 +176,21 @@ def plot_runs(
 
     `out`: the file name, with or without an ending. Raises ConfigError also for a file that cannot be written.
     """
-    return save(draw_runs(runs, against, width_in, labels, title, metric), out, formats)
+    return save(draw_runs(runs, against, width_in, names, title, metric), out, formats)
 
 
 def draw_runs(
     runs: Sequence[RecordedRun],
     against: Sequence[str] = ("sim_time_s", "energy_j", "round"),
     width_in: float | None = None,
-    labels: Sequence[str] = (),
+    names: Mapping[Any, str] | None = None,
     title: str = "",
     metric: str = ACCURACY,
 ) -> Drawing:
     """Return the picture `accuracy` of runs, a line per group, which says if its runs are several or unfinished.
 
-    `against`: columns, or names in AXES, such as time. `labels`: names of the groups, in the order of their first runs,
-    in place of those of `groups`. Raises ConfigError for an unknown x axis, no evaluation, or a wrong number of labels.
+    `against`: columns, or names in AXES, such as time. `names`: the name of each run's group, in place of those of
+    `groups`. Raises ConfigError for an unknown x axis or no evaluation.
     """
     against = [AXES.get(name, name) for name in against]
     unknown = [name for name in against if name not in QUANTITIES]
@@ -184,14 +198,10 @@ def draw_runs(
         raise ConfigError(f"against: unknown {', '.join(unknown)} (known: {', '.join((*QUANTITIES, *AXES))})")
     metric = metric_to_draw(metric, runs)
     found: dict[str, list[RecordedRun]] = {}
-    for run, label in groups(runs).items():
+    for run, label in (names or groups(runs)).items():
         found.setdefault(label, []).append(run)
-    if labels and len(labels) != len(found):
-        raise ConfigError(f"--labels: {len(labels)} given for the {len(found)} groups {'; '.join(found)}")
-    if len(set(labels)) < len(labels):
-        raise ConfigError(f"--labels: some are given twice: {', '.join(labels)}")
     frames = []
-    for label, group in zip(labels or found, found.values(), strict=True):
+    for label, group in found.items():
         curves = [points_of(run) for run in group]
         known = [each.dropna(subset=metric) for each in curves if metric in each]
         curves = [each for each in known if len(each)]
@@ -225,27 +235,45 @@ def _row_names(labels: Sequence[str], width_in: float) -> list[str]:
 
 
 def time_to_target(
-    values: pd.DataFrame, summary: pd.DataFrame, quantity: str = "sim_time_s", words: str = "", width_in: float = 3.5
+    values: pd.DataFrame, summary: pd.DataFrame, columns: Sequence[str], width_in: float = 3.5, note: str = ""
 ) -> Drawing:
-    """Return a forest plot of the cost of a target, a row per setting, the first on top.
+    """Return forest plots of the costs of targets below each other, a row per setting, the first on top.
 
-    `values` and `summary`: see `target_rows`. A run is a dot, a censored run an open triangle that points towards its
-    target. An interval without a known end runs off to the right. Raises ConfigError if there is nothing to draw.
+    `columns`: one quantity until each target, such as sim_time_s@0.8. `values` and `summary`: see `target_rows`, here
+    with the name of the column in `column`. A run is a dot, a censored run an open triangle that points towards its
+    target. An interval without a known end runs off to the right. `note` is a line below the axis. Raises ConfigError
+    if there is nothing to draw.
     """
-    unit, largest, rows = target_rows(values, summary, quantity)
-    names = _row_names([row.label for row in rows], width_in)
+    settings_of(values, ["column"])
+    settings_of(summary, ["column"])
+    quantity = columns[0].partition("@")[0]
+    panels = [
+        target_rows(values[values["column"] == column], summary[summary["column"] == column], quantity)
+        for column in columns
+    ]
+    unit, largest, _ = max(panels, key=lambda panel: panel[1])
+    names = _row_names([row.label for row in panels[0][2]], width_in)
     folds = sum(name.count("\n") for name in names)
-    marks = [name for name, mark in _MARKS.items() if mark != ">" or not values["observed"].all()]
-    with figure(width_in, 0.75 + 0.3 * len(rows) + 0.13 * folds + legend_in(marks, width_in)) as drawn:
-        axis = drawn.subplots()
+    shown = values[values["column"].isin(columns)]
+    most = max(row.runs for row in panels[0][2])
+    there = {"o": True, ">": not shown["observed"].all(), "D": most > 1}  # a single run has no interval
+    marks = [name for name, mark in _MARKS.items() if there[mark]]
+    several = len(columns) > 1
+    each_in = 0.3 * len(names) + 0.13 * folds + 0.25 * several
+    with figure(width_in, 0.75 + each_in * len(columns) + 0.13 * bool(note) + legend_in(marks, width_in)) as drawn:
+        axes = drawn.subplots(len(columns), 1, sharex=True, squeeze=False)[:, 0]
         edge = 1.08 * largest / unit.size
-        for place, row, look in zip(reversed(range(len(rows))), rows, looks(len(rows)), strict=True):
-            colour = look["color"]
+        colours_of = [look["color"] for look in looks(len(names))]
+        every = [(axis, *each) for axis, panel in zip(axes, panels, strict=True) for each in enumerate(panel[2], 1)]
+        for axis, number, row in every:
+            place, colour = len(names) - number, colours_of[number - 1]
             dots: dict[str, Any] = {"s": 13, "color": colour, "alpha": 0.75, "linewidth": 0}
             open_: dict[str, Any] = {"s": 24, "marker": ">", "facecolor": "none", "edgecolor": colour, "linewidth": 0.9}
             for runs, how in ((row.arrived, dots), (row.censored, open_)):
+                # as in the report; seaborn's jitter is of the global random state, or drops runs for lack of room
                 axis.scatter(runs["value"] / unit.size, place - 0.2 + jitter(len(runs), 0.22), **how)
-            begin, high, middle = (each / unit.size for each in (row.begin, row.high, row.middle))
+            ends = (row.begin, row.high, row.middle) if row.runs > 1 else (math.nan,) * 3
+            begin, high, middle = (each / unit.size for each in ends)
             if math.isfinite(begin) and math.isfinite(high):
                 axis.plot([begin, high], [place + 0.1] * 2, color=colour, linewidth=1.4, solid_capstyle="butt")
             elif math.isfinite(begin):
@@ -254,16 +282,19 @@ def time_to_target(
                 axis.annotate("", (edge, at), (begin, at), arrowprops={**arrow, "mutation_scale": 7})
             if math.isfinite(middle):
                 axis.plot([middle], [place + 0.1], marker="D", markersize=5, color=colour, markeredgecolor="white")
-            reached = values["observed"][values["setting"] == row.label]
             axis.annotate(
-                f"{int(reached.sum())}/{len(reached)}",
+                f"{len(row.arrived)}/{row.runs}",
                 (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=INK,
             )  # fmt: skip
-        axis.set_yticks(range(len(rows)), names[::-1])
-        axis.set(ylim=(-0.6, len(rows) - 0.4), xlim=(0, edge))
-        axis.set_xlabel(unit.after(words or "until the target") if unit.symbol else words or quantity)
-        axis.grid(visible=False, axis="y")
-        seaborn.despine(ax=axis, left=True)
+        for axis, column in zip(axes, columns, strict=True):
+            axis.set_yticks(range(len(names)), names[::-1])
+            axis.set(ylim=(-0.6, len(names) - 0.4), xlim=(0, edge))
+            if several:
+                axis.set_title(words_of(column), loc="left")
+            axis.grid(visible=False, axis="y")
+            seaborn.despine(ax=axis, left=True)
+        words = words_of(columns[0]) if not several else f"{words_of(columns[0]).partition(' to ')[0]} to the target"
+        axes[-1].set_xlabel("\n".join(filter(None, [unit.after(words), note])))
         handles = []
         for name in marks:
             mark = _MARKS[name]
@@ -355,9 +386,6 @@ def pareto(
     return drawn
 
 
-_CHARACTER_IN = 0.062  # approximate width of a character of a title
-
-
 def heat(cells: pd.DataFrame, x: str, y: str, value: str, words: str = "", width_in: float = 3.5) -> Drawing:
     """Return a heat map with a field for each pair of labels. A field without a number is hatched.
 
@@ -428,8 +456,8 @@ def round_lengths(rounds: pd.DataFrame, width_in: float = 3.5) -> Drawing:
         handles = []
         for line, look in zip(lines, looks(len(lines)), strict=True):
             how = {"color": look["color"], "linestyle": look["linestyle"], "linewidth": 1.4, "label": line.label}
-            x, y = np.insert(line.x, 0, line.x[0]), np.insert(line.y, 0, 0.0)
-            handles += axis.plot(x, y, drawstyle="steps-post", **how)
+            seaborn.ecdfplot(x=line.x, ax=axis, legend=False, **how)
+            handles.append(axis.get_lines()[-1])
         if shortest > 0 and longest / shortest > _WIDE:
             axis.set_xscale("log")
         else:

@@ -19,6 +19,7 @@ from edgesim.config.toml_file import located, read_toml
 from edgesim.core.errors import ConfigError
 from edgesim.reports.format import html_table, rich_table
 from edgesim.reports.load import Run
+from edgesim.studies.decision import label_of
 from edgesim.studies.runs import Planned, claim, folder_of, owner_of, plan
 from edgesim.studies.study import USUAL, Study, StudyCell, load_study, study_of, with_trials
 from edgesim.studies.values import compared, pivoted, summarised, tabulate, values_of
@@ -199,7 +200,8 @@ class StudyResult:
         """Return a figure of accuracy against each of `against`, with mean and range over seeds."""
         from edgesim.reports.pictures import draw_runs
 
-        return draw_runs([run for _, run in self._cells], against, title=title)
+        names = {run: label_of(self.study, cell) for cell, run in self._cells}
+        return draw_runs(list(names), against, names=names, title=title)
 
     def __len__(self) -> int:
         return len(self._cells)

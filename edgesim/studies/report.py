@@ -38,7 +38,7 @@ from edgesim.studies.decision import (
     with_setting,
 )
 from edgesim.studies.levels import levels_of
-from edgesim.studies.scenario_words import section_words
+from edgesim.studies.scenario_words import exact_words, section_words
 from edgesim.studies.statistics import told_interval
 from edgesim.studies.study import SEED, Study, StudyCell
 from edgesim.studies.tradeoffs import front, name_of, typical
@@ -247,10 +247,10 @@ def with_middle(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 def study_of(runs: Sequence[Run]) -> tuple[Study, list[tuple[StudyCell, Run]]]:
     """Return runs as a study. Runs that differ only in seed, name and backend are one configuration.
 
-    Columns: time and energy to each target, the highest first, then the amounts spent and the best accuracy. Raises
-    ConfigError if two runs of a configuration have the same seed, because they cannot be paired.
+    Columns: time and energy to each target, the highest accuracy first and metrics last, then the amounts spent and the
+    best accuracy. Raises ConfigError if two runs of a configuration have the same seed, because they cannot be paired.
     """
-    labels = groups(runs)
+    labels = groups(runs, exact_words)
     members: dict[str, list[Run]] = {}
     for run, label in labels.items():
         members.setdefault(label, []).append(run)
@@ -265,7 +265,9 @@ def study_of(runs: Sequence[Run]) -> tuple[Study, list[tuple[StudyCell, Run]]]:
     axes = {CONFIGURATION: dict.fromkeys(names.values(), ()), SEED: dict.fromkeys(str(run.seed) for run in runs)}
     title = " and ".join(dict.fromkeys(str(run.manifest.get("name") or run.name) for run in runs))
     targets = sorted({target for run in runs for target in run.targets if 0 < target < 1}, reverse=True)
-    columns = [f"{name}@{target:g}" for target in targets for name in ("sim_time_s", "energy_j")]
+    metrics = sorted({target for run in runs for target in run.metric_targets})
+    until = [f"{target:g}" for target in targets] + [f"{metric}:{target:g}" for metric, target in metrics]
+    columns = [f"{name}@{target}" for target in until for name in ("sim_time_s", "energy_j")]
     columns += ["sim_time_s", "energy_j", "traffic_bytes"]
     if any(len(run.evals) for run in runs):
         columns.append("best_accuracy")

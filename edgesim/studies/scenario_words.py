@@ -14,6 +14,7 @@ from edgesim.config.sections import Encodings
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.reports.format import text, unit_for
+from edgesim.reports.groups import value_text
 
 _SUFFIXES = {
     "s": "_s", "W": "_w", "J": "_j", "byte": "_bytes", "bit/s": "_bps", "Hz": "_hz", "FLOP/s": "flops_per_s",
@@ -97,6 +98,15 @@ def value_words(value: Any, unit: str = "") -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return toml(value)
     return text(_SUFFIXES[unit], value) if unit in _SUFFIXES else f"{value:g} {unit}".rstrip()
+
+
+def exact_words(section: str, part: str, key: str, value: Any) -> str:
+    """Return a value of a part in a display unit, in so many digits that different values have different words."""
+    symbol = key_facts(section, part).get(key, ("", ""))[0]
+    if symbol not in _SUFFIXES or isinstance(value, bool) or not isinstance(value, int | float):
+        return value_text(section, part, key, value)
+    unit = unit_for(_SUFFIXES[symbol], abs(value))
+    return f"{value / unit.size:.12g} {unit.symbol}"
 
 
 def _is_distribution(value: Any) -> bool:

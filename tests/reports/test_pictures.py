@@ -13,7 +13,7 @@ from matplotlib.text import Text
 
 from edgesim.core.errors import ConfigError
 from edgesim.reports.figure_numbers import gini, jitter, lorenz_curve
-from edgesim.reports.figures import COLUMNS_IN, FORMATS, GREY, looks, parse_width, part_colours, save
+from edgesim.reports.figures import COLUMNS_IN, FORMATS, GREY, looks, parse_width, part_colours, save, shortened
 from edgesim.reports.pictures import accuracy, heat, lorenz, pareto, round_lengths, stacked, time_to_target, topology
 from tests.sizes import spread
 
@@ -30,6 +30,7 @@ POINTS = pd.DataFrame(
 )
 VALUES = pd.DataFrame(
     {
+        "column": "sim_time_s@0.8",
         "setting": ["a", "a", "a", LONG, LONG],
         "value": [3600.0, 5400.0, 10800.0, 7200.0, 9000.0],
         "observed": [True, True, False, True, True],
@@ -37,6 +38,7 @@ VALUES = pd.DataFrame(
 )
 SUMMARY = pd.DataFrame(
     {
+        "column": "sim_time_s@0.8",
         "setting": ["a", LONG],
         "km_median": [5400.0, 7200.0],
         "km_low": [3600.0, 7200.0],
@@ -71,9 +73,14 @@ DEVICES = pd.DataFrame(
 NODES = pd.DataFrame({"node": [0, 1, 2, 3], "kind": ["server", "phone", "phone", LONG]})
 LINKS = pd.DataFrame({"a": [0, 0, 0], "b": [1, 2, 3], "bps": [1e6, 1e7, 1e8]})
 
+SPENDING = POINTS.assign(energy_j=1e5 * POINTS["sim_time_s"], round=POINTS["sim_time_s"] / 60)
+TARGETS = [pd.concat([each, each.assign(column="sim_time_s@0.9")]) for each in (VALUES, SUMMARY)]
+
 PICTURES = {
     "accuracy": lambda width: accuracy(POINTS, ["sim_time_s"], [0.7], width),
-    "targets": lambda width: time_to_target(VALUES, SUMMARY, "sim_time_s", "time to 80 %", width),
+    "several panels": lambda width: accuracy(SPENDING, ["sim_time_s", "energy_j", "round"], [0.7, 0.9], width),
+    "targets": lambda width: time_to_target(VALUES, SUMMARY, ["sim_time_s@0.8"], width),
+    "several targets": lambda width: time_to_target(*TARGETS, ["sim_time_s@0.8", "sim_time_s@0.9"], width, "no 95 %"),
     "pareto": lambda width: pareto(TRADE, "sim_time_s", "energy_j", "time", "energy", width),
     "energy": lambda width: stacked(SPENT, width_in=width),
     "heat": lambda width: heat(CELLS, "deadline", "method", "energy_j", "energy", width),
@@ -111,7 +118,7 @@ def test_all_text_fits_and_lies_on_no_other(name, width):
             apart = one.x1 <= other.x0 + 1 or other.x1 <= one.x0 + 1 or one.y1 <= other.y0 + 1 or other.y1 <= one.y0 + 1
             assert apart, (text, other_text)
     place = figure.axes[0].get_position()
-    assert place.width > 0.4 and place.height * figure.get_figheight() > 0.5
+    assert place.width > (0.25 if len(figure.axes) > 1 else 0.4) and place.height * figure.get_figheight() > 0.5
 
 
 @pytest.mark.parametrize("name", spread(PICTURES, 1))
@@ -135,21 +142,21 @@ def test_accuracy_has_a_band_over_seeds():
     axis = accuracy(POINTS, ["sim_time_s"], [0.7], 3.5).axes[0]
     one, other, target = axis.get_lines()
     assert one.get_xdata() == pytest.approx([0, 60]) or one.get_xdata() == pytest.approx([0, 1])  # minutes or hours
-    assert one.get_ydata() == pytest.approx([0, 0.7]) and other.get_ydata() == pytest.approx([0.1, 0.5])
+    assert one.get_ydata() == pytest.approx([0, 70]) and other.get_ydata() == pytest.approx([10, 50])
     [band] = axis.collections  # the second setting has one run
-    assert sorted({round(y, 6) for y in band.get_paths()[0].vertices[:, 1]}) == [0, 0.6, 0.8]
-    assert list(target.get_ydata()) == [0.7, 0.7]
+    assert sorted({round(y, 6) for y in band.get_paths()[0].vertices[:, 1]}) == [0, 60, 80]
+    assert list(target.get_ydata()) == [70, 70]
     assert one.get_linestyle() != other.get_linestyle() and one.get_marker() != other.get_marker()
 
 
 def test_targets_outside_the_curves_are_named_and_take_no_room():
     bare, axis = (accuracy(POINTS, ["sim_time_s"], targets, 3.5).axes[0] for targets in ([], [0.7, 0.9, 0.95]))
     assert axis.get_ylim() == bare.get_ylim() and len(axis.get_lines()) == 2 + 1
-    assert axis.get_title(loc="right") == "targets above the axis: 0.9, 0.95" and not bare.get_title(loc="right")
+    assert axis.get_title(loc="right") == "targets above the axis: 90, 95 %" and not bare.get_title(loc="right")
 
 
 def test_runs_that_did_not_arrive_are_open_triangles():
-    figure = time_to_target(VALUES, SUMMARY, "sim_time_s", "time to 80 %")
+    figure = time_to_target(VALUES, SUMMARY, ["sim_time_s@0.8"])
     axis = figure.axes[0]
     hours = {
         tuple(np.round(dots.get_offsets()[:, 0].data, 6)): dots for dots in axis.collections if len(dots.get_offsets())
@@ -166,8 +173,34 @@ def test_runs_that_did_not_arrive_are_open_triangles():
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "a run that ended before the target" in legend
     arrived = VALUES[VALUES["observed"]]
-    calm = time_to_target(arrived, SUMMARY, "sim_time_s")
+    calm = time_to_target(arrived, SUMMARY, ["sim_time_s@0.8"])
     assert "a run that ended before the target" not in [text.get_text() for text in calm.legends[0].get_texts()]
+
+
+def test_panels_stand_below_each_other_where_they_would_be_narrow():
+    """A figure of one column has a panel a row; a figure of two columns has all three in one."""
+    single, double = (PICTURES["several panels"](width) for width in WIDTHS)
+    for figure, rows in ((single, 3), (double, 1)):
+        assert len({round(axis.get_position().y0, 3) for axis in figure.axes}) == rows
+        assert {axis.get_ylabel() for axis in figure.axes} >= {"test accuracy (%)"}
+
+
+def test_each_target_has_a_panel_on_one_axis():
+    figure = PICTURES["several targets"](3.5)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["time to 80\u00a0%", "time to 90\u00a0%"]
+    assert len({axis.get_xlim() for axis in figure.axes}) == 1
+    assert figure.axes[-1].get_xlabel() == "time to the target (h)\nno 95 %"
+
+
+def test_a_single_run_is_a_dot_without_an_interval():
+    figure = time_to_target(VALUES[:1], SUMMARY[:1], ["sim_time_s@0.8"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a run"]
+    assert not figure.axes[0].get_lines() and [note.get_text() for note in figure.axes[0].texts] == ["1/1"]
+
+
+def test_a_number_is_not_parted_from_its_unit():
+    assert shortened("fast, deadline 300 ms", 18) == "fast, deadline\n300 ms"
+    assert shortened("FedPMT, deadline = 3 s", 18) == "FedPMT,\ndeadline = 3 s"
 
 
 def test_what_is_dominated_is_grey_and_the_front_is_joined():

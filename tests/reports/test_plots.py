@@ -32,7 +32,7 @@ def test_axes_carry_readable_units_and_targets_are_drawn(fake_run, tmp_path):
         "simulated time (s)",
         "energy of devices, idle included (J)",
         "round",
-        "test accuracy",
+        "test accuracy (%)",
         "fedavg",
         "fedprox",
     ):
@@ -132,7 +132,7 @@ def test_what_a_figure_is_to_look_like(fake_run, tmp_path, monkeypatch):
             "--width: '8.5' is not a width; write for example 8.5cm, 85mm, 3.3in, or single or double",
         ),
         (["--width", "1mm"], "--width: must be 1 to 40 in (2.54 to 101.6 cm), got '1mm'"),
-        (["--labels", "a,b"], "--labels: 2 given for the 1 groups fedavg"),
+        (["--labels", "a,b"], "--labels: 2 given for the 1 groups FedAvg"),
         (["--out", "nowhere/figure"], "--out: nowhere is not a folder"),
         (["--out", ".."], "--out: '..' is no file name"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import pytest
 
@@ -67,10 +68,31 @@ def test_runs_have_kinds_too(study, kind):
     words = ["--kind", kind, "--out", f"of_runs_{kind}.svg"]
     if kind == "targets":
         assert (
-            "--column: the study has no column that fits" in call("plot", runs, *words).err
+            "has no target; set evaluation.targets or name a column" in call("plot", runs, *words).err
         )  # no targets in the scenario
     else:
         assert call("plot", runs, *words) == (0, f"of_runs_{kind}.svg\n", "")
+
+
+def test_runs_are_named_as_in_the_report(study):
+    """In curves and in bars: the spelling of the method, and the unit of a value."""
+    for method in ("fedavg", "fedprox"):
+        words = ["--set", f"method={method}", "--set", "protocol={ name = 'deadline', deadline = '1500 ms' }"]
+        words += ["--set", "evaluation.targets=[0.01, 0.05, 0.99]", "--quiet"]
+        assert call("run", "tiny.toml", *words, "--out", f"named/{method}").code == 0
+    assert call("run", "tiny.toml", *words, "--set", "protocol.deadline=3s", "--out", "named/slow").code == 0
+    for kind in ("accuracy", "energy", "targets", "pareto"):
+        assert call("plot", "named/*", "--kind", kind, "--width", "double", "--out", "named.svg").code == 0
+        texts = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", (study / "named.svg").read_text()))
+        assert {"FedAvg, deadline = 1.5 s", "FedProx, deadline = 1.5 s", "FedProx, deadline = 3 s"} <= set(
+            re.findall(r"Fed\w+, deadline = [\d.]+ s", texts)
+        ), kind
+        if kind == "targets":
+            assert "time to 1\u00a0%" in texts and "time to 5\u00a0%" in texts and "no run reached 99\u00a0%" in texts
+    refused = call("plot", "named/slow", "--kind", "pareto").err
+    assert refused == "error: --kind pareto: compares configurations, got one (FedProx)\n"
+    shutil.rmtree(study / "named")
+    (study / "named.svg").unlink()
 
 
 @pytest.mark.parametrize(
