@@ -38,8 +38,8 @@ PANELS: Mapping[str, Commands] = {
 OF_STUDIES: Commands = {
     "plan": study.plan, "run": study.run, "optimise": study.optimise, "table": study.table,
     "plot": figures.plot_study, "compare": decisions.compare, "front": decisions.front, "cheapest": decisions.cheapest,
-    "theta": decisions.theta, "sensitivity": decisions.sensitivity, "break-even": decisions.break_even,
-    "claims": decisions.claims,
+    "budget": decisions.budget, "theta": decisions.theta, "sensitivity": decisions.sensitivity,
+    "break-even": decisions.break_even, "claims": decisions.claims,
 }  # fmt: skip
 OF_FLOWER: Commands = {"run": flower.run_app}
 OF_TRACES: Commands = {

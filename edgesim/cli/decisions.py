@@ -176,6 +176,46 @@ def cheapest(
         print(f"no configuration has {surely}; this needs {runs_needed(share, confidence)} runs or more, all in time")
 
 
+def budget(
+    cells: CellsOfStudy,
+    style: TableStyle,
+    target: Annotated[
+        str, typer.Option(metavar="TARGET", help="The accuracy to reach, as after @ in a column: 0.8, 0.8~5.")
+    ],
+    of: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column that is limited, such as energy_j.")
+    ] = "sim_time_s",
+    share: Annotated[float, typer.Option(help="Probability with which a run reaches the target in the budget.")] = 0.8,
+    confidence: Annotated[float, typer.Option(help="Confidence that the probability is reached.")] = 0.95,
+) -> None:
+    """Print the smallest budget with which runs reach a target with a probability, by configuration.
+
+    The budget is an order statistic of the runs over seeds, and holds for any distribution of what runs need.
+    """
+    from edgesim.reports.format import text
+    from edgesim.studies.tradeoffs import budgets, name_of
+    from edgesim.studies.values import axes_of, values_of
+
+    form, goal = style.name, f"{of}@{target}"
+    found = _made(cells)
+    values = values_of(found.study, found.runs, [goal])
+    rows, axes = budgets(values, goal, share, confidence), axes_of(values)
+    asked = {"goal": goal, "share": share, "confidence": confidence}
+    _print_rows(found, form, rows, f", {goal}", len(axes), **asked)
+    if form:
+        return
+    surely = f"{100 * share:g} % of runs, with {100 * confidence:g} % confidence"
+    for row in rows.to_dict("records"):
+        which = name_of({axis: row[axis] for axis in axes}) or "the only configuration"
+        if row["order"] == 0:
+            print(f"{which}: {row['runs']} runs cannot show {surely}; this needs {row['runs_needed']} or more")
+        elif row["budget"] == float("inf"):
+            missed = row["runs"] - row["reached"]
+            print(f"{which}: no budget of these runs serves {surely}, {missed} of {row['runs']} missed the target")
+        else:
+            print(f"{which}: {text(of, row['budget'])} serves {surely}")
+
+
 def theta(
     cells: CellsOfStudy,
     style: TableStyle,

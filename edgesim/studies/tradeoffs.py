@@ -80,9 +80,7 @@ def cheapest(
     Columns: the axes; runs; in_time; stopped, the number of runs that stopped before; share, share_at_least; the price,
     see `typical`; qualifies; cheapest. Raises ConfigError for shares that are not between 0 and 1.
     """
-    for name, given in (("--share", share), ("--confidence", confidence)):
-        if not 0 < given < 1:
-            raise ConfigError(f"{name}: must be between 0 and 1, both excluded, got {given:g}")
+    _check_shares(share, confidence)
     rows = []
     for labels, name, part in parts_of(values):
         if name == goal:
@@ -98,6 +96,42 @@ def cheapest(
     first = (found.index == 0) & found["qualifies"] & np.isfinite(found[price])
     order = [name for name in found if name not in (price, "qualifies")] + [price, "qualifies"]
     return found[order].assign(cheapest=first)
+
+
+def budgets(values: pd.DataFrame, goal: str, share: float = 0.8, confidence: float = 0.95) -> pd.DataFrame:
+    """Return a row for each configuration of a table from `values_of`: the smallest budget that reaches a target.
+
+    `goal`: a column that counts up to a target, such as sim_time_s@0.8. With the budget at least `share` of all runs
+    reach the target, with this confidence over seeds. Of n runs the k-th smallest amount has a coverage of the Beta
+    distribution with k and n - k + 1, whatever the distribution of amounts. The budget is the amount of the smallest k
+    whose coverage is at least `share` with the probability `confidence`, an upper tolerance bound. The confidence holds
+    for each configuration separately. A run that missed the target counts as one that would need more than all others.
+    Columns: the axes; runs; reached; order, the k, 0 if n runs cannot show the share; share_at_least, the lower bound
+    of the share of runs that the budget serves; budget, inf if the k-th run missed the target, NaN without a k;
+    runs_needed, the runs that can show the share if all reach the target.
+    Raises ConfigError for shares that are not between 0 and 1.
+    Source: Wilks, "Determination of Sample Sizes for Setting Tolerance Limits" (1941).
+    """
+    _check_shares(share, confidence)
+    rows = []
+    for labels, name, part in parts_of(values):
+        if name == goal:
+            observed = part["observed"].to_numpy(dtype=bool)
+            needed = np.sort(np.where(observed, part["value"].to_numpy(dtype=float), np.inf))
+            runs = len(needed)
+            least = [share_at_least(order, runs, confidence) for order in range(1, runs + 1)]
+            order = next((place + 1 for place, found in enumerate(least) if found >= share), 0)
+            row = {**labels, "runs": runs, "reached": int(observed.sum()), "order": order}
+            row |= {"share_at_least": least[order - 1] if order else max(least, default=0.0)}
+            row |= {"budget": needed[order - 1] if order else np.nan, "runs_needed": runs_needed(share, confidence)}
+            rows.append(row)
+    return pd.DataFrame(rows).sort_values("budget", kind="stable", na_position="last", ignore_index=True)
+
+
+def _check_shares(share: float, confidence: float) -> None:
+    for name, given in (("--share", share), ("--confidence", confidence)):
+        if not 0 < given < 1:
+            raise ConfigError(f"{name}: must be between 0 and 1, both excluded, got {given:g}")
 
 
 def runs_needed(share: float, confidence: float) -> int:

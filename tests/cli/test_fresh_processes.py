@@ -79,6 +79,7 @@ COMMANDS = {
     "study compare": f"{MEAN} --baseline method=fedavg",
     "study front": f"{MEAN} --column sim_time_s --column energy_j",
     "study cheapest": f"{MEAN} --by energy_j --reach 0.01 --within 2h",
+    "study budget": f"{MEAN} --target 0.01",
     "study theta": MEAN,
     "study sensitivity": f"{MEAN} --column energy_j",
     "study break-even": f"{MEAN} --between method=fedavg --and method=fedprox --column sim_time_s --per energy_j",

@@ -128,6 +128,17 @@ def test_a_front_and_theta_agree_with_the_tables(studied: Path) -> None:
     assert "cheapest from theta 0 to " in shown
 
 
+def test_the_smallest_budget_is_told_or_how_many_runs_could_tell_it(studied: Path) -> None:
+    """Two runs of a cell can show a share of half with 75 % confidence, as 0.5^2 = 0.25. These have no accuracy."""
+    few = ("--only", "radio=low,selection.count=2,method=thin", "--target", "0.001", "--of", "energy_j")
+    result = found(studied, "budget", *few, "--share", 0.5, "--confidence", 0.75, told="")
+    [row] = result["rows"]
+    assert (row["runs"], row["reached"], row["order"], row["runs_needed"]) == (2, 0, 2, 2)
+    words = ("study", "budget", studied / "study.toml", "--runs", studied / "runs", *few)
+    assert "2 runs cannot show 80 % of runs, with 95 % confidence; this needs 14 or more" in call(*words).out
+    assert "no budget of these runs serves 50 % of runs" in call(*words, "--share", 0.5, "--confidence", 0.75).out
+
+
 @full
 def test_a_tornado_of_assumptions(studied: Path) -> None:
     result = found(studied, "sensitivity", "--column", "energy_j", "--base", "method=fedavg,selection.count=2")
