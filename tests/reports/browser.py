@@ -178,8 +178,8 @@ BESIDE = """
 # Returns the dots of runs that overlap in the charts of targets.
 DOTS = """
 () => [...document.querySelectorAll('[data-figure^="figure-target"]')].flatMap((chart) =>
-  [...chart.querySelectorAll(".scatterlayer .points path")].map((each) => each.getBoundingClientRect())
-    .filter((box) => box.width > 1 && box.width < 9)
+  [...chart.querySelectorAll(".scatterlayer .points path")].filter((each) => each.getBBox().width < 9) // no diamonds
+    .map((each) => each.getBoundingClientRect()).filter((box) => box.width > 1)
     .map((box) => [(box.left + box.right) / 2, (box.top + box.bottom) / 2, box.width])
     .filter(([x, y, wide], i, all) => all.some(([u, v], k) => k !== i && Math.hypot(x - u, y - v) < 0.97 * wide)))
 """
