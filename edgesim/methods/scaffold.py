@@ -134,7 +134,7 @@ class Scaffold(Method):
             return Finished(w)
         span = scratch.steps * context.task.local_sgd[0].lr
         if self.option == "I":
-            new = _whole_gradient(context)
+            new = whole_gradient(context.copy(model_in(context.global_model)), context)
         else:
             received = context.copy(context.global_model["params"])
             new = mapped(lambda y, was, c: (was - y) / span - c, w["params"], received, scratch.correction)
@@ -186,14 +186,14 @@ def _counted(local: LocalState, context: Context) -> None:
     local.scratch.steps += 1
 
 
-def _whole_gradient(context: Context) -> dict[str, Tensor]:
-    """Return the gradient at the received model over all samples that an epoch trains on."""
-    received, once = context.copy(model_in(context.global_model)), context.task.local_sgd[0]
+def whole_gradient(model: ModelState, context: Context) -> dict[str, Tensor]:
+    """Return the gradient at a model over all samples that an epoch trains on."""
+    once = context.task.local_sgd[0]
     key = context.key.at(JobStream.WHOLE_GRADIENT)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
-    total, samples = mapped(torch.zeros_like, received["params"]), 0
+    total, samples = mapped(torch.zeros_like, model["params"]), 0
     for positions in batch_order(key.at(0), len(context.shard), once.for_epochs(1), context.drop_single):
-        gradient = dense_gradient(received, context.batch(positions, augmenting), context)
+        gradient = dense_gradient(model, context.batch(positions, augmenting), context)
         size = len(positions)
         mapped(lambda g, sum_, size=size: sum_.add_(g, alpha=size), gradient, total)
         samples += size
