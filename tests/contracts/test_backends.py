@@ -40,6 +40,8 @@ AMONG_PEERS = [name for name in METHODS if needs_of(name).peers is not None]
 DEADLINE = COORDINATORS["deadline"]
 # Methods whose devices send no model but answers or signs, so short that the slow link makes nobody late.
 SHORT = {"comet", "dsfl", "fedmd", "signsgd"}
+# Methods whose devices take so many more passes, and send so much more, that two more of them are late.
+LONG = {"fedl"}
 # How far weights may lie apart, of the largest: Adam takes steps of its rate, as FedDF does on its server, also along
 # gradients that are nothing but rounding.
 ROUNDING = {"feddf": 1e-3}
@@ -156,7 +158,7 @@ def test_stragglers_are_never_trained(name, monkeypatch):
     monkeypatch.setattr(Trainer, "run", counted)
     jobs = run(mixed_scenario(method=name, protocol=DEADLINE)).tables["jobs"].frame()
     # devices 0 and 1, twice
-    assert (jobs["outcome"] == "late").sum() == (2 if name in SHORT else 4)
+    assert (jobs["outcome"] == "late").sum() == 4 - 2 * (name in SHORT) + 2 * (name in LONG)
     assert sorted(trained) == sorted(jobs["job"][jobs["outcome"] == "ok"])
 
 
@@ -192,7 +194,7 @@ def test_nobody_writes_into_what_he_was_given(name, model, monkeypatch):
     monkeypatch.setattr(Trainer, "run", guarded)
     monkeypatch.setattr(type(simulation.learner.method), "aggregate", pure_aggregate)
     simulation.run()
-    assert len(seen) >= 8
+    assert len(seen) >= 8 - 2 * (name in LONG)
     assert all(fingerprint(made) == before for made, before in seen)
 
 
