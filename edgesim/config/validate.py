@@ -333,6 +333,8 @@ def _resources(s: Scenario) -> Broken:
             yield f"{key}.{why[0]}", f"{why[1]}; {name} chooses power and bandwidth"
         if block.cpu.governor != PartOf("governor").read("max"):
             yield f"fleet.{i}.cpu.governor", f"{name} chooses the frequency; leave {block.cpu.governor.name} out"
+    if s.controller is not None and "frequency" in s.controller.value.sets:
+        yield "controller.name", f"{s.controller.name} sets the frequency, which {name} chooses; leave one of both out"
     if s.topology != PartOf("topology").read("star"):
         yield "topology.name", f"{name} divides the band of one cell, that of a star, found {s.topology.name}"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from edgesim.core.controller import Choice, ChoiceField, Controller, RoundHistory
 from edgesim.core.errors import ConfigError, ContractError
 from edgesim.world.resources.base import Choices, Demands, Resources
 from tests.conftest import frames, simulate_null, timing_scenario
@@ -104,6 +105,17 @@ def test_the_ledger_closes(changes):
     assert (drawn_w <= 2.0 + 1e-9).all()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Slower(Controller):
+    """Half the frequency."""
+
+    sets: ClassVar[frozenset[ChoiceField]] = frozenset({"frequency"})
+
+    def adapt(self, history: RoundHistory) -> Choice:
+        """Return the choice for the next rounds."""
+        return Choice(frequency=0.5)
+
+
 PEERS = {"method": "dfedavg", "peers": "ring"}
 FIXED = {"name": "fixed", "up": "1 Mbit/s", "down": "1 Mbit/s"}
 BUFFERED = {"name": "buffered", "buffer": 2, "concurrency": 2}
@@ -127,6 +139,7 @@ GOVERNED = [{"cpu": {**CPU, "governor": "just_in_time"}}]
         ),
         ({"network": {**CELL, "waterfall": 1.0}}, "network.waterfall: loses packets"),
         ({"fleet": GOVERNED}, "fleet.0.cpu.governor: resources fedl chooses the frequency; leave just_in_time out"),
+        ({"controller": "tests.engine.test_allotment:Slower"}, "sets the frequency, which resources fedl chooses"),
         ({"topology": {"name": "tree", "edge_servers": 1}}, "topology.name: resources fedl divides the band of one"),
         ({"energy": {"name": "power", "busy": "2 W"}}, "energy.name: must be 'cpu' in every block"),
         ({"energy": {**ENERGY, "transmit": "1 W"}}, "energy.transmit: must be 0; with resources fedl a radio draws"),
