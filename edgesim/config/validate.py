@@ -218,6 +218,10 @@ def _controller(s: Scenario) -> Broken:
         yield key, f"{name} sets the deadline of rounds, which protocol {s.protocol.name} does not have"
     if "local_steps" in rule.sets and s.method.value.loop:
         yield key, f"{name} sets local steps, of which {s.method.value.loop} takes none"
+    if "estimates" in rule.needs and s.encoding.up.of_update:
+        yield "encoding.up", f"{name} has gradients sent beside updates; it can encode values, not updates"
+    if "estimates" in rule.needs and len(s.models) > 1:
+        yield key, f"{name} compares gradients of one network, found several"
     if rule.needs and not s.backend.value.trains:
         yield "backend.name", f"{name} adapts to training results, which {s.backend.name} does not have"
 

@@ -31,6 +31,7 @@ class ClosedRound(NamedTuple):
     choice: Choice  # in force during the round
     seconds: float
     joules: float  # of all devices, idle power included
+    idle_joules: float  # of these, idle and sleeping power
     device_joules: float  # by how much those of the device that has spent the most grew; 0 without such a budget
     bytes: int
     cost: float  # 0 without prices

@@ -66,6 +66,7 @@ class Steering:
                 choice=self._choice,
                 seconds=now_s - before.now_s,
                 joules=spent.energy_j,
+                idle_joules=spent.idle_j,
                 device_joules=device_j - before.device_j,
                 bytes=spent.moved_bytes,
                 cost=spent.cost,

@@ -29,6 +29,7 @@ from edgesim.learning.data.split import Split
 from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
 from edgesim.methods.encoded import Encoded
+from edgesim.methods.estimated import Estimated
 from edgesim.methods.optimised import Optimised
 from edgesim.methods.polled import Polled
 from edgesim.runs.app_parts import NO_NETWORK
@@ -58,9 +59,16 @@ if TYPE_CHECKING:
     from edgesim.learning.train.trainer import Trainer
 
 
+def method_of_devices(scenario: Scenario) -> Method:
+    """Return the scenario's method, with the estimates that its controller needs."""
+    method: Method = scenario.method.value
+    wanted = frozenset() if scenario.controller is None else scenario.controller.value.needs
+    return Estimated(method=method) if "estimates" in wanted else method
+
+
 def method_of_server(scenario: Scenario) -> Method:
     """Return the scenario's method, with its encoding of updates, server optimiser and poll if it has them."""
-    method: Method = scenario.method.value
+    method = method_of_devices(scenario)
     if scenario.encoding.up.of_update:
         method = Encoded(method=method, encoding=scenario.encoding.up)
     chosen = scenario.server_optimizer
@@ -224,7 +232,7 @@ def assemble(
         split, samples, network = None, np.ones(len(fleet), dtype=np.int64), NO_NETWORK
     cost_profile = charged_profile(scenario, network.cost_profile, data, kinds=scenario.needs_kinds)
     cost_profile.check_batch("training.batch", scenario.training.batch)
-    method, cost = scenario.method.value, scenario.cost.value
+    method, cost = method_of_devices(scenario), scenario.cost.value
     if method.loop:
         assert data is not None and split is not None  # by the rules of `validate`
         method, cost, cost_profile = priced_loop(scenario, data, split, network)

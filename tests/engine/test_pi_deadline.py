@@ -13,7 +13,7 @@ from tests.plugins.one_number import scenario
 
 def after(late: int, state: float) -> RoundHistory:
     """Return the history after a round of ten devices, of which so many were late."""
-    closed = ClosedRound(Choice(), 10.0, 0.0, 0.0, 0, 0.0, 10, 10 - late, late, 0.0, 0.0, 0.0, {})
+    closed = ClosedRound(Choice(), 10.0, 0.0, 0.0, 0.0, 0, 0.0, 10, 10 - late, late, 0.0, 0.0, 0.0, {})
     return RoundHistory(None, (closed,), 10.0, {}, {}, state)  # type: ignore[arg-type]
 
 
