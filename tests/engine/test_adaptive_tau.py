@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,10 +93,10 @@ def final_gap(centres: np.ndarray, curvatures: np.ndarray, rule: AdaptiveTau | N
     eta, budget_s, spent_s = 0.1, 400.0, 0.0
     w, best = np.zeros(centres.shape[1]), (curvatures[:, None] * centres).sum(0) / curvatures.sum()
 
-    def losses(at: np.ndarray) -> np.ndarray:
+    def losses(at: np.ndarray) -> Any:
         return 0.5 * curvatures * ((at - centres) ** 2).sum(1)
 
-    def gradients(at: np.ndarray) -> np.ndarray:
+    def gradients(at: np.ndarray) -> Any:
         return curvatures[:, None] * (at - centres)
 
     while spent_s + tau + rest_s <= budget_s:
