@@ -73,6 +73,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "beer": {"values": "float32"},
     "fedas": {"align_epochs": 2},
     "signsgd": {"values": "float32"},
+    "laq": {"bits": 32},
     "secure_fedavg": {"bits": 29},  # and 3 for the sum of six: as many as of float32
 }
 # Methods whose devices may be in too deep a fade to send anything: here none is, and
