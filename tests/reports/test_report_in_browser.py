@@ -192,7 +192,7 @@ def test_curves_have_names_where_there_is_room(opened, tmp_path):
     named = "[...document.querySelectorAll('[data-named=true]')].map((it) => it.dataset.figure)"
     wide = opened(1600, file=file)
     page = wide.page
-    assert {"figure-cost", "figure-lorenz"} <= set(page.evaluate(named)) and wide.wrong == []
+    assert {"figure-cost", "figure-accuracy-time"} <= set(page.evaluate(named)) and wide.wrong == []
     keys = page.locator("#cost .keys")
     assert keys.get_attribute("open") is None and page.locator("#cost .keys summary").is_visible()
     page.locator("#cost .keys summary").click()

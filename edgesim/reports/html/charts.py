@@ -204,7 +204,14 @@ def band(look: Entry, x: Any, low: Any, high: Any) -> list[Any]:
 
 def row_axis(names: Sequence[str], at: Sequence[float] = (), **more: Any) -> dict[str, Any]:
     """Return the vertical axis of a chart with a row for each name, the first on top. `at`: middles of the rows."""
-    return axis(tickmode="array", tickvals=list(at or range(len(names))), ticktext=names, showgrid=False, **more)
+    return axis(
+        tickmode="array",
+        tickvals=list(at or range(len(names))),
+        ticktext=names,
+        showgrid=False,
+        ticklabelstandoff=6,
+        **more,
+    )
 
 
 def accuracy_charts(

@@ -16,7 +16,7 @@
   const sizeOf = (chart) => {
     const height = parseFloat(chart.style.height);
     if (!printing && !paper.matches) return { width: chart.clientWidth, height };
-    return { width: SHEET, height: chart.dataset.rows ? height : 0.72 * height }; // rows have heights of their own
+    return { width: SHEET, height: chart.dataset.rows ? height : 0.66 * height }; // rows have heights of their own
   };
   const ticks = (width) => (width < 420 ? 5 : 8); // fewer fit a phone
 
@@ -41,7 +41,9 @@
 
   // Places the name of each item without touching a line, a mark or another name; null if there is no room.
   const placed = (items, lines, marks, width, height) => {
-    const names = [], leaders = [];
+    const names = [], leaders = [], [first] = items;
+    // names that all point at one spot do not tell the curves apart
+    if (items.length > 1 && items.every((item) => Math.hypot(item.x - first.x, item.y - first.y) < GAP)) return null;
     const put = (item, box) => {
       const middle = (box.top + box.bottom) / 2, x = Math.min(Math.max(item.x, box.left - 2), box.right + 2);
       names.push({ ...item, box, middle });
@@ -58,7 +60,8 @@
     edge.forEach((item, i) => put(item, { left, right: left + item.length, top: tops[i], bottom: tops[i] + LINE, edge: shifted }));
 
     for (const item of items.filter((each) => !each.edge).sort((a, b) => b.x - a.x)) {
-      const spots = [[GAP, -LINE / 2], [-GAP - item.length, -LINE / 2]];
+      const beside = item.edge === null ? GAP + 3 : GAP; // a mark is larger than the end of a curve
+      const spots = [[beside, -LINE / 2], [-beside - item.length, -LINE / 2]];
       for (const away of [GAP - 2, LINE + GAP, 2 * LINE + GAP, 3 * LINE + GAP])
         for (const across of [-item.length / 2, GAP, -GAP - item.length]) spots.push([across, -away - LINE], [across, away]);
       const free = spots.find(([dx, dy]) => {
@@ -94,7 +97,7 @@
     const at = (px, py) => [((px - x[0]) / (x[1] - x[0])) * width, (1 - (py - y[0]) / (y[1] - y[0])) * height];
     const items = named.map((trace) => {
       const [px, py] = at(trace.x.at(-1), trace.y.at(-1));
-      return { name: trace.meta.setting, text: trace.name, x: px, y: py, length: lengths.get(trace), edge: atEdge(trace), colour: (trace.line || trace.marker).color };
+      return { name: trace.meta.setting, text: trace.name, x: px, y: py, length: lengths.get(trace), edge: trace.meta.named === "end" ? atEdge(trace) : null, colour: (trace.line || trace.marker).color };
     });
     const lines = shown.filter((trace) => trace.x.length > 1).map((trace) => [...trace.x].map((px, i) => at(px, trace.y[i])));
     for (const shape of layout.shapes || []) lines.push([[0, at(0, shape.y0)[1]], [width, at(0, shape.y1)[1]]]);
