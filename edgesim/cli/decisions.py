@@ -106,12 +106,13 @@ def compare(
             if share < SURE:
                 one = name_of({axis: row[axis] for axis in axes})
                 told.append(f"{row['column']}: {drawn.order_in_words(one, name_of(other), share)}")
-    shown = rows
+    shown, title = rows, f", against {baseline}"
     if form not in ("json", "csv"):  # leave out columns that follow from others, or are empty
         empty = [name for name in ("unpaired", "unsure") if not rows[name].astype(bool).any()]
         derived = ["wins", "losses", "ties", "ratio_low", "ratio_high"]
-        shown = with_one_interval(rows).drop(columns=[*empty, *derived]).dropna(axis="columns", how="all")
-    title = f", against {baseline}; low to high: 95 % interval of the difference"
+        shown, interval = with_one_interval(rows)
+        shown = shown.drop(columns=[*empty, *derived]).dropna(axis="columns", how="all")
+        title += f"; low to high: 95 % interval of the difference by {interval}" if interval else ""
     _print_rows(found, form, shown, title, len(axes) + 1, baseline=labels)
     if not form and drawn:
         sure = f"every known order holds in {SURE:.0%} or more of {intervals} draws of the clocks' errors"

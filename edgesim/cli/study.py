@@ -254,7 +254,7 @@ def table(cells: CellsOfStudy, style: StudyTableStyle, sort: SortBy = None, inte
     --long: also print standard deviation, 95 % intervals and all other statistics over seeds.
     --intervals: also time each run again with draws of the clocks' errors, without training.
     """
-    from edgesim.studies.values import axes_of, few_runs, numbers, pivoted, reordered, tabulate
+    from edgesim.studies.values import axes_of, numbers, pivoted, reordered, tabulate, with_one_interval
 
     form, found = style.name, cells.made()
     rows = tabulate(found.study, found.runs)
@@ -280,9 +280,9 @@ def table(cells: CellsOfStudy, style: StudyTableStyle, sort: SortBy = None, inte
     elif form == "latex":
         print(latex(headings, texts))
     elif form == "long":
-        print_digits(rows.dropna(axis="columns", how="all"), f"{name} ({size})", keys=len(labels) + 1)
-        if note := few_runs(rows):
-            print(note)
+        shown, interval = with_one_interval(rows)
+        title = f"{name} ({size})" + (f"; low to high: 95 % interval of the mean by {interval}" if interval else "")
+        print_digits(shown.dropna(axis="columns", how="all"), title, keys=len(labels) + 1)
     else:
         print(f"{name} ({size})")
         print_grid([GridColumn(each, list(pivot[each])) for each in headings], keys=len(labels))

@@ -107,23 +107,20 @@ def bounds_of(values: pd.DataFrame) -> dict[str, float]:
     return {str(name): least_bound(*readings_of(part)) for name, part in values.groupby("column", sort=False)}
 
 
-def with_one_interval(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of `compared` with one interval, low and high: by Student's t for fewer than ENOUGH_RUNS pairs."""
-    few = rows["pairs"] < ENOUGH_RUNS
-    ends = {end: rows[end].where(~few, rows[f"t_{end}"]) for end in ("low", "high")}
-    return rows.assign(**ends).drop(columns=["t_low", "t_high"])
+def with_one_interval(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return rows of `summarised` or `compared` with one interval, low and high, and the name of its method.
 
-
-def few_runs(rows: pd.DataFrame) -> str:
-    """Return a warning about BCa intervals of a table from `summarised` or `compared`; "" with enough runs."""
+    It is Student's t for fewer than ENOUGH_RUNS runs or pairs, else the BCa bootstrap; the name is "" without any
+    interval.
+    """
     counts = "runs" if "runs" in rows else "pairs"
-    runs = [int(count) for count in rows[counts][rows["low"].notna()]]
-    if not runs or min(runs) >= ENOUGH_RUNS:
-        return ""
-    return (
-        f"low, high (BCa): of fewer than {ENOUGH_RUNS} {counts} they cover less than 93 % of normal means; "
-        "t_low, t_high cover 95 %"
-    )
+    few = rows[counts] < ENOUGH_RUNS
+    shown = rows.assign(**{end: rows[end].where(~few, rows[f"t_{end}"]) for end in ("low", "high")})
+    there = few[shown["low"].notna()]
+    name = "Student's t" if there.all() else "BCa bootstrap"
+    if there.any() and not there.all():
+        name = f"Student's t below {ENOUGH_RUNS} {counts}, else BCa bootstrap"
+    return shown.drop(columns=["t_low", "t_high"]), name if len(there) else ""
 
 
 def compared(

@@ -1,6 +1,8 @@
 """The scripts and the notebook on top of edgesim.reports run on real run folders and print what they promise."""
 
 import ast
+import csv
+import io
 import runpy
 import sys
 from pathlib import Path
@@ -46,18 +48,27 @@ def test_energy_breakdown(two_runs, tmp_path):
 
 def test_time_to_target(two_runs, capsys):
     main_of("time_to_target.py")([run.folder for run in two_runs])
-    lines = capsys.readouterr().out.splitlines()
-    # Rounds 2 and 3, so 20 and 30 s, 10 and 15 J, 200 and 300 B: means 2.5, 25, 12.5, 250.
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(rows[0]) == ["configuration", "target", "cost", "runs", "reached", "median", "km_low", "km_high"]
+    found = {(row["configuration"], row["target"], row["cost"]): row for row in rows}
+    # Rounds 2 and 3, so 20 and 30 s, 10 and 15 J, 200 and 300 B: at most half of two runs exceed the lower number.
     # Of the joules 2/5 are above idle power, 4/5 of participants.
-    assert lines[0] == "scenario,target,runs,reached,round,sim_time_s,energy_j,active_j,participant_j,up_bytes"
-    assert lines[1] == "fedavg,0.5,2,2,2.5,25,12.5,5,10,250"
-    assert lines[3] == "fedprox,0.5,1,0,,,,,,"
+    costs = {"rounds": 2, "sim_time_s": 20, "energy_j": 10, "active_j": 4, "participant_j": 8, "up_bytes": 200}
+    for cost, least in costs.items():
+        row = found["fedavg", "0.5", cost]
+        assert (row["runs"], row["reached"], float(row["median"])) == ("2", "2", least)
+    alone = found["fedprox", "0.5", "sim_time_s"]
+    assert (alone["runs"], alone["reached"], alone["median"]) == ("1", "0", "not reached")
 
 
 def test_time_to_target_has_no_mean_over_the_runs_that_reached_it(fake_run, capsys):
-    runs = [fake_run("a", seed=1, accuracies=(0.2, 0.6)), fake_run("b", seed=2, accuracies=(0.2, 0.3))]
+    """Two of three seeds arrive, at 10 and 20 s: the median of three is 20 s, a mean of the two would be 15 s."""
+    curves = ((0.6, 0.6, 0.6), (0.2, 0.6, 0.6), (0.2, 0.3, 0.3))
+    runs = [fake_run(f"r{seed}", seed=seed, accuracies=curve) for seed, curve in enumerate(curves)]
     main_of("time_to_target.py")([run.folder for run in runs])
-    assert capsys.readouterr().out.splitlines()[1] == "fedavg,0.5,2,1,,,,,,"
+    rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    [row] = [row for row in rows if row["target"] == "0.5" and row["cost"] == "sim_time_s"]
+    assert (row["runs"], row["reached"], row["median"], row["km_high"]) == ("3", "2", "20", "inf")
 
 
 @pytest.mark.parametrize("name", ["accuracy_vs_time.py", "energy_breakdown.py", "time_to_target.py"])

@@ -13,7 +13,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.studies.statistics import ENOUGH_RUNS, bootstrap_interval
 from edgesim.studies.study import Study
 from edgesim.studies.tradeoffs import cheapest, front
-from edgesim.studies.values import STATISTICS, compared, few_runs, summarised, values_of
+from edgesim.studies.values import STATISTICS, compared, summarised, values_of, with_one_interval
 from tests.studies.made_up import values
 
 TIME = "sim_time_s@0.8"
@@ -127,13 +127,17 @@ def test_metrics_are_better_as_the_caller_says() -> None:
         assert rows["p_better"].tolist() == [share]
 
 
-def test_few_runs_are_told() -> None:
+def test_a_table_has_one_interval_with_its_name() -> None:
     enough = " ".join(map(str, range(ENOUGH_RUNS)))
-    assert few_runs(summarised(values(("m",), {("a", "flops"): enough}))) == ""
-    assert few_runs(summarised(values(("m",), {("a", "flops"): "1"}))) == ""  # no interval, nothing to be told of it
+    many = summarised(values(("m",), {("a", "flops"): enough}))
+    shown, name = with_one_interval(many)
+    assert name == "BCa bootstrap" and shown["low"].tolist() == many["low"].tolist() and "t_low" not in shown
+    assert with_one_interval(summarised(values(("m",), {("a", "flops"): "1"})))[1] == ""  # one run has no interval
     pairs = compared(values(("m",), {("a", "flops"): "1 2 4", ("b", "flops"): "1 2 3"}), {"m": "a"}, "flops")
-    assert "of fewer than 30 pairs they cover less" in few_runs(pairs)
-    assert "cover less" in few_runs(summarised(values(("m",), {("a", "flops"): enough, ("b", "flops"): "1 2 3"})))
+    shown, name = with_one_interval(pairs)
+    assert name == "Student's t" and shown["low"].tolist() == pairs["t_low"].tolist()
+    both = summarised(values(("m",), {("a", "flops"): enough, ("b", "flops"): "1 2 3"}))
+    assert with_one_interval(both)[1] == "Student's t below 30 runs, else BCa bootstrap"
 
 
 def test_an_axis_must_not_have_the_name_of_a_column(tmp_path: Path) -> None:
