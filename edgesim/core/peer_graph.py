@@ -99,6 +99,13 @@ class Peers(ABC):
     def check(self, n: int) -> None:
         """Raise ConfigError if no such graph of n devices exists or a device would never hear another one."""
 
+    def on_links(self, up_bps: Arr, down_bps: Arr, key: Key) -> Peers:
+        """Return the same graphs for devices whose links have these nominal rates, shape (n,), for one run.
+
+        `key`: key of the run. Graphs that do not depend on links return themselves.
+        """
+        return self
+
     @abstractmethod
     def graph(self, online: np.ndarray, round: int, key: Key) -> PeerGraph:
         """Return the graph of a round, counted from 0. Devices that are not `online` have no edges.

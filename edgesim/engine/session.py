@@ -123,7 +123,11 @@ class Session:
         self._unsteered = setting, selection
         self._selection = selection
         self._weights: dict[int, float] = {}  # of running jobs whose updates do not count 1, by id
-        self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS), setting.members)
+        peers_key = key.at(Purpose.PEERS)
+        if peers is not None:
+            links = setting.of_members()
+            peers = peers.on_links(links.up_bps, links.down_bps, peers_key)
+        self._graphs = PeerGraphs(peers, peers_key, setting.members)
         self._dispatcher = dispatcher
         self._history: History | None = None  # None: the selection does not look at it
         if isinstance(selection, Informed) and isinstance(dispatcher, Dispatcher):

@@ -1,8 +1,8 @@
 """GossipFL: peers in groups average one random slice of their models, drawn from a seed that all devices share.
 
 Source: Tang et al., "GossipFL: A Decentralized Federated Learning Framework with Sparsified and Adaptive Communication"
-(IEEE TPDS 2023); its settings as a baseline of the DA-DPFL paper. Matching by bandwidth is left out, because the graphs
-of `peers` do not know links. `peers = "gossip_match"` has the paper's random groups and pairs.
+(IEEE TPDS 2023); its settings as a baseline of the DA-DPFL paper. `peers = "bandwidth_match"` has the paper's matching, and
+`peers = "gossip_match"` random groups and pairs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class GossipFL(MixingMethod):
     does not answer keeps its model. Weights in no message stay. `mixing`: see MixingMethod.
 
     Tang et al. match pairs by bandwidth: links above a threshold first, and then pairs that have not met for some
-    rounds. Graphs of `peers` know neither links nor previous pairs. `gossip_match` draws pairs or groups at random, as
-    in the DA-DPFL comparison, and `file` takes a matching that was computed before.
+    rounds. `bandwidth_match` of `peers` does that. `gossip_match` draws pairs or groups at random, as in the DA-DPFL
+    comparison, and `file` takes a matching that was computed before.
 
     `mixing`: the mean over a pair or a group.
 

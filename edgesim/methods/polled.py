@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgesim.core.arrays import Ids
 from edgesim.core.encoding import FLOAT32
-from edgesim.core.job import DELIVERED, Completion
+from edgesim.core.job import DELIVERED
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Needs, ServerContext
 from edgesim.core.rng import JobStream, Key, PlanStream
 from edgesim.core.selection import Poll, highest
@@ -111,7 +110,7 @@ class _AfterPoll:
     """A view in which the poll has not happened, but its result decides whom `choose` returns."""
 
     view: View
-    chosen: Ids
+    chosen: np.ndarray
 
     @property
     def setting(self) -> Setting:
@@ -138,18 +137,18 @@ class _AfterPoll:
         return len(self.chosen)
 
     @property
-    def last(self) -> Sequence[Completion]:
+    def last(self) -> Sequence[Any]:
         return self.view.last if self.exchange else ()
 
     @property
-    def idle(self) -> Ids:
+    def idle(self) -> np.ndarray:
         return self.view.idle
 
     @property
     def peers(self) -> Any:
         return self.view.peers
 
-    def choose(self, key: Key) -> Ids:
+    def choose(self, key: Key) -> np.ndarray:
         return self.chosen
 
 

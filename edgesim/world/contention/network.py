@@ -9,7 +9,6 @@ import numpy as np
 
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
-from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.selection import CellState
 from edgesim.world.contention.base import SharedLinks
@@ -34,7 +33,7 @@ class SharedNetwork:
         """Return the rate of a transfer that has its path to itself."""
         return min((self.paths.capacity_bps[hop] for hop in self.limits(source, target)), default=inf)
 
-    def cell_of(self, ids: Ids, transmit_w: Arr) -> CellState | None:
+    def cell_of(self, ids: np.ndarray, transmit_w: np.ndarray) -> CellState | None:
         """Return the radios of some devices as they are now, None without cells. `transmit_w`: of all devices."""
         if not isinstance(self.links, CellLinks):
             return None
