@@ -45,7 +45,7 @@ class ClosedRound(NamedTuple):
 
 
 class RoundHistory(NamedTuple):
-    """All that a controller knows. Budgets are by the names of their keys in the section `stop`."""
+    """Knowledge of a controller. Budgets are by the names of their keys in the section `stop`."""
 
     setting: Setting  # as chosen last; `setting.training` has the local steps
     rounds: Sequence[ClosedRound]  # the newest last
