@@ -36,7 +36,7 @@ every_method = pytest.mark.parametrize("name", tried(METHODS))
 # Methods whose server goes its own way from the old model towards what arrived.
 STEPPING = {"fedasync", "fedbuff"}
 # Methods whose server takes steps of other lengths towards what arrived, see their own tests.
-ADAPTIVE = {"dc_asgd", "fedadagrad", "fedadam", "fedyogi", "laq", "onebit_adam", "signsgd"}
+ADAPTIVE = {"aso_fed", "dc_asgd", "fedadagrad", "fedadam", "fedyogi", "laq", "onebit_adam", "signsgd"}
 # Methods whose server takes one update, which need not be the one that a test looks at.
 CHOOSING = {"krum"}
 # Methods whose server remembers moves and goes beyond what arrived.
