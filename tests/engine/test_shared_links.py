@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Draws, Key, Purpose
 from edgesim.world.links.wireless import FADING
+from edgesim.world.spectrum.allocators import PLUGINS as ALLOCATORS
 from tests.conftest import frames, simulate_null, timing_scenario
-from tests.sizes import examples
+from tests.sizes import examples, sized
 
 BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
 ACCESS = {"name": "shared", "up": "1 Mbit/s", "down": "4 Mbit/s", "latency": "0.1 s"}
@@ -247,6 +248,37 @@ def test_a_cell_of_three_devices():
     assert own["up_j"].tolist() == pytest.approx([radiated_w / 0.25 * up_s] * 3, rel=1e-12)
 
 
+def test_three_devices_with_weights_by_hand():
+    """Hertz by weights 1, 2, 3 at 100, 200 and 400 m: rates, ends and joules event by event, from when each sends."""
+    cell = {"name": "cell", "bandwidth": "1 MHz", "allocator": "weighted", "efficiency": 0.25, "transmit": "0.5 W"}
+    places = [(100.0, 1.0, 3e9), (200.0, 2.0, 2e9), (400.0, 3.0, 1e9)]  # metres, weight, FLOP/s
+    fleet = [
+        {"cpu": {"flops_per_s": speed}, "network": {**cell, "distance_m": metres, "weight": weight}}
+        for metres, weight, speed in places
+    ]
+    energy = {"name": "power", "idle": "2 W", "busy": "5 W"}
+    jobs = frames(simulate_null(timing_scenario(fleet=fleet, energy=energy)))["jobs"].sort_values("device")
+    loss_db = np.array([128.1 + 37.6 * np.log10(metres / 1000) for metres, _, _ in places])
+    snr_hz = 10 ** ((23 - loss_db + 174) / 10)
+    weights = np.array([1.0, 2.0, 3.0])
+    starts_s = (jobs["down_s"] + jobs["compute_s"]).to_numpy()
+    left_bits, ends_s, now_s = np.full(3, float(BITS)), np.zeros(3), 0.0
+    while (left_bits > 0).any():
+        sending = (starts_s <= now_s) & (left_bits > 0)
+        hz = 1e6 * np.where(sending, weights, 0) / max(1.0, weights[sending].sum())
+        rate_bps = np.zeros(3)
+        rate_bps[sending] = hz[sending] * np.log2(1 + snr_hz[sending] / hz[sending])
+        after_s = np.full(3, np.inf)
+        after_s[sending] = left_bits[sending] / rate_bps[sending]
+        change_s = min([now_s + after_s.min(), *starts_s[starts_s > now_s]])
+        done = sending & (now_s + after_s <= change_s)
+        left_bits = np.where(done, 0.0, left_bits - rate_bps * (change_s - now_s))
+        ends_s[done], now_s = change_s, change_s
+    assert jobs["end_s"].tolist() == pytest.approx(ends_s.tolist(), rel=1e-12)
+    drawn_w = 0.5 + 10**-0.7 / 0.25
+    assert jobs["up_j"].tolist() == pytest.approx((drawn_w * (ends_s - starts_s)).tolist(), rel=1e-12)
+
+
 def test_a_radio_draws_power_in_its_own_turns():
     """Three devices take turns on 1 Mbit/s x log2(11): a third of the time each, so each radio is on for one third."""
     jobs = equal_devices(3, network={**CELL, "access": "tdma"})
@@ -312,6 +344,61 @@ def test_inverted_channels():
         assert drawn_w.tolist() == pytest.approx((radiated_w / 0.25)[~silent].tolist(), rel=1e-9)
         shown |= {(bool(low), bool(most)) for low, most in zip(silent, wanted_w > 0.5e-3, strict=True)}
     assert shown == {(False, False), (True, True), (False, True)}
+
+
+def random_cell(of):
+    """Return a scenario with cells of any access, allocator, fading and power; `of`: draws."""
+    access = str(of.choice(["fdma", "ofdma", "tdma", "noma"]))
+    network = {
+        "name": "cell",
+        "bandwidth": float(10 ** of.uniform(5, 7)),
+        "access": access,
+        "blocks": int(of.integers(1, 20)) if access == "ofdma" else 0,
+        "allocator": str(of.choice(list(ALLOCATORS))),
+        "weight": {"uniform": [1, 4]},
+        "distance_m": {"uniform": [50, 1500]},
+        "shadowing_db": float(of.choice([0, 8])),
+        "fading": str(of.choice(["none", "per_round", "per_transfer"])),
+        "latency": float(of.choice([0, 0.3])),
+        "efficiency": float(of.uniform(0.1, 1)),
+        "waterfall": float(of.choice([0, 1])),
+        "power_control": str(of.choice(["fixed", "target_snr", "inversion"])),
+    }
+    if network["power_control"] != "fixed":
+        network["target_snr_db"] = float(of.uniform(0, 20))
+    if network["waterfall"]:
+        network["on_outage"] = str(of.choice(["resend", "lose"]))
+    tree = {"name": "tree", "edge_servers": 2, "edge_up": "2 Mbit/s", "edge_down": "4 Mbit/s"}
+    return timing_scenario(
+        seed=int(of.integers(1_000)),
+        model="cnn_digits",
+        fleet=[{"count": int(of.integers(1, 8)), "cpu": {"flops_per_s": {"log_uniform": [1e7, 1e9]}}}],
+        network=network,
+        topology=tree if of.random() < 0.3 else "star",
+        energy={"name": "power", "idle": "2 W", "busy": "5 W"} if of.random() < 0.5 else POWER,
+        failures=[{"name": "link_outage", "up": 20, "down": 2}] if of.random() < 0.3 else [],
+        protocol={"name": "deadline", "deadline": float(of.uniform(1, 60))} if of.random() < 0.5 else "sync",
+        stop={"rounds": 2},
+    )
+
+
+@pytest.mark.grows
+def test_ledgers_of_random_cells_close():
+    """Joules of jobs and of idling are those of the ledger; seconds of phases fill a job."""
+    of, outcomes = np.random.default_rng(7), set()
+    for _ in range(sized(10, 300, 3_000)):
+        scenario = random_cell(of)
+        simulation = simulate_null(scenario)  # checks the ledger
+        jobs, world = frames(simulation)["jobs"], simulation.world
+        spent_j = jobs[["down_j", "compute_j", "up_j"]].sum().sum()
+        idle_j = 2.0 * len(world.fleet) * world.now_s
+        assert world.totals().energy_j == pytest.approx(spent_j + idle_j, rel=1e-9), scenario
+        phases_s = jobs[["down_s", "compute_s", "up_s"]].sum(axis=1)
+        assert (jobs["end_s"] - jobs["sent_s"]).to_numpy() == pytest.approx(phases_s.to_numpy(), rel=1e-9, abs=1e-6)
+        assert (jobs[["down_j", "up_j", "link_wait_s"]] >= -1e-9).all(axis=None), scenario
+        assert jobs[jobs["outcome"] == "ok"][["down_bytes", "up_bytes"]].nunique().max() <= 1
+        outcomes |= set(jobs["outcome"])
+    assert {"ok", "outage", "late"} <= outcomes
 
 
 @pytest.mark.parametrize(
