@@ -270,7 +270,7 @@ class PartOf:
                     "title": name,
                     "description": inspect.cleandoc(known[name].__doc__ or "").split("\n")[0],
                     "properties": {"name": {"const": name}, **shape.get("properties", {}), **beside},
-                    "required": ["name", *shape.get("required", [])],
+                    "required": [*(["name"] if name != self.usual else []), *shape.get("required", [])],
                     "additionalProperties": False,
                 }
             )

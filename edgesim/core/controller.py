@@ -72,7 +72,7 @@ class Controller(ABC):
 
 
 def checked(controller: Controller, found: Any, devices: int) -> Choice:
-    """Return what `adapt` returned. Raises ContractError unless it is a Choice of allowed values."""
+    """Return the choice that `adapt` returned. Raises ContractError unless it is a Choice of allowed values."""
     name = f"{type(controller).__name__}.adapt()"
     if not isinstance(found, Choice):
         raise ContractError(f"{name} must return a Choice, got {type(found).__name__}")

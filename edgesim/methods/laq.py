@@ -176,7 +176,7 @@ class LAQ(FedSGD):
         return 5.0 * setting.cost_profile.numbers(Payload(collections=frozenset({"params"})))
 
     def _compared(self, local: LocalState, context: Context) -> Finished:
-        """Return whether the gradient has news, and keep it, rounded, beside the gradient uploaded last."""
+        """Return the end of a job, which tells if its gradient has news; the device keeps that gradient, rounded."""
         facts, kept = context.task.config, context.device_state or {}
         share = len(context.shard) / facts["samples"]
         gradient = on_cpu({"of": mapped(lambda g: share * g, kept_gradient(local))})["of"]

@@ -117,7 +117,7 @@ class Fleet:
         return delay_s
 
     def lost_updates(self, draws: Draws) -> np.ndarray:
-        """Return whether the whole update of each job is lost on the air, bool, shape (k,)."""
+        """Return True for each job whose whole update is lost on the air, shape (k,)."""
         lost = np.zeros(len(draws.ids), dtype=bool)
         for block, at, rows in self._by_block(draws.ids):
             if block.links.air is not None:

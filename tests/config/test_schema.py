@@ -108,7 +108,7 @@ def test_the_schema_is_json_and_says_things_once(shipped: dict[str, Any]) -> Non
     schema = json_schema()
     text = json.dumps(schema, indent=1, allow_nan=False)
     assert json.loads(text) == schema
-    assert len(text) < 320_000 < len(json.dumps(shipped, indent=1))
+    assert len(text) < 350_000 < len(json.dumps(shipped, indent=1))
     assert not [name for name in schema["$defs"] if not name.isidentifier()]
 
 

@@ -39,7 +39,7 @@ ALLOWED = (
         ([{"seed": 2}],
          f"session.0.seed: belongs to the scenario, whose world all sessions share (allowed here: {ALLOWED})"),
         ([{"devics": "phone"}], 
-         "session.0.devics: unknown key; did you mean 'devices'? (`edgesim schema` lists all 18)"),
+         "session.0.devics: unknown key; did you mean 'devices'? (`edgesim schema` lists all 19)"),
         ([{"name": "a"}, {"name": "a"}], "session.1.name: 'a' is the name of another session"),
         ([{"devices": "fone"}], "session.0.devices: no fleet block is called 'fone' (there are phone, board)"),
         ([{"devices": [[2, 4]]}], "session.0.devices: must be first and last of the ids 0 to 3, got [2, 4]"),

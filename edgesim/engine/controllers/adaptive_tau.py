@@ -78,7 +78,7 @@ class AdaptiveTau(Controller):
 
 
 def costs_of(closed: ClosedRound, budget: str, tau: int) -> tuple[float, float]:
-    """Return what a local step and the rest of a round of `tau` steps cost of a budget."""
+    """Return the costs of a local step and of the rest of a round of `tau` steps, in the unit of a budget."""
     if budget == "bytes":
         return 0.0, float(closed.bytes)
     if budget == "sim_time":

@@ -119,6 +119,9 @@ class EdgeServer:
 
     # --- what protocols ask of rounds ---------------------------------------------------------------------------------
 
+    def steer(self) -> None:
+        """Do nothing: no controller chooses for edge servers."""
+
     @property
     def stopped(self) -> bool:
         """True once there is nothing more to do."""

@@ -60,7 +60,7 @@ class SharedLinks(ABC):
         return False
 
     def radio_changes(self) -> Mapping[int, float]:
-        """Return what has changed since the last call: share of the time, or of the power, of a flow's radio.
+        """Return the shares of time or power of radios, by flow, that have changed since the last call.
 
         A radio is on for the whole of a transfer with its usual power if it never has a change.
         """

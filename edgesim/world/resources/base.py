@@ -88,7 +88,7 @@ class Resources(ABC):
 
 
 def chosen(policy: Resources, demands: Demands) -> Choices:
-    """Return what a policy chooses. Raises ContractError that names the policy unless it is as `choose` says."""
+    """Return the choices of a policy. Raises ContractError that names the policy unless it is as `choose` says."""
     given = policy.choose(demands)
     wants = f"{type(policy).__name__}.choose() must return"
     if not isinstance(given, Choices):
