@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import programs
-from rivals import NOISE, Contestant, data_folder, figures_of
+from rivals import NOISE, PROCESSORS, Contestant, data_folder, figures_of
 from rows import Figures, Found, LeftOut, alone, compared, of
 from workloads import WORKLOADS
 
@@ -83,6 +83,7 @@ def _rows(found: Mapping[str, list[Figures]]) -> Iterator[Found]:
         ("round, best run", "s", f"{per_round}; the best of the runs, the least disturbed one.", min),
         ("first round", "s", "Seconds from the start of training to the end of the first test.", None),
         ("whole process", "s", "Seconds from the start of the process to its end.", None),
+        ("processor time", "s", PROCESSORS, None),
         ("peak memory", "MiB", "Most memory of all its processes together, shared pages counted once (PSS).", None),
         ("accuracy", "", "On the test images after the last round: a check that all did the same.", None),
     ):

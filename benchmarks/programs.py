@@ -26,6 +26,7 @@ class Ran(NamedTuple):
 
     seconds: float
     peak_bytes: int  # of all its processes, pages that they share counted once (PSS)
+    processors_s: float  # of all its processes, each until it was last seen
     out: str
 
 
@@ -56,13 +57,13 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None, memo
             with suppress(ProcessLookupError):  # whoever is left of it
                 os.killpg(started.pid, signal.SIGKILL)
             started.wait()
-            peak_bytes = watch.stop() if watch else 0
+            peak_bytes, processors_s = watch.stop() if watch else (0, 0.0)
         for file in (out, err):
             file.seek(0)
         if code:
             last = next((line for line in reversed(err.read().splitlines()) if line.strip()), "")
             raise ProgramError(f"exit code {code}: {last.strip()}")
-        return Ran(seconds, peak_bytes, out.read())
+        return Ran(seconds, peak_bytes, processors_s, out.read())
 
 
 def python(*words: str) -> list[str]:
@@ -71,24 +72,26 @@ def python(*words: str) -> list[str]:
 
 
 class _Watch:
-    """A thread that samples the memory of a tree of processes."""
+    """A thread that samples the memory and the processor time of a tree of processes."""
 
     def __init__(self, pid: int) -> None:
         self._peak_bytes, self._root = 0, psutil.Process(pid)
+        self._processors_s: dict[psutil.Process, float] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
-    def stop(self) -> int:
-        """Return the peak."""
+    def stop(self) -> tuple[int, float]:
+        """Return the peak in bytes, and the seconds of processors."""
         self._done.set()
         self._thread.join()
-        return self._peak_bytes
+        return self._peak_bytes, sum(self._processors_s.values())
 
     def _sample(self) -> None:
         while not self._done.wait(_SAMPLED_EVERY_S):
             with suppress(psutil.NoSuchProcess):
                 tree = [self._root, *self._root.children(recursive=True)]
+                self._processors_s |= {each: sum(each.cpu_times()[:2]) for each in tree}
                 self._peak_bytes = max(self._peak_bytes, sum(map(_pss_bytes, tree)))
 
 

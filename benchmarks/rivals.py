@@ -38,6 +38,7 @@ BASELINE = "bare loop, 2 processes"
 NOISE = "noise"
 QUICK = {"workloads": ("W2",), "data": NOISE, "rounds": 2}
 MIB = 2.0**20
+PROCESSORS = "Seconds of processors of all its processes together, its start included: other load hardly changes them."
 
 
 class Contestant(NamedTuple):
@@ -159,6 +160,7 @@ def _contest(
         ("round, best run", "s", f"{rounds}; the best of the runs, the least disturbed one.", min),
         ("first round", "s", "Seconds from the start of training to the end of the first test.", None),
         ("whole process", "s", "Seconds from the start of the process to its end.", None),
+        ("processor time", "s", PROCESSORS, None),
         ("peak memory", "MiB", "Most memory of all its processes together, shared pages counted once (PSS).", None),
         ("accuracy", "", "On the test images after the last round: a check that all did the same.", None),
     ):
@@ -180,6 +182,7 @@ def figures_of(contestant: Contestant, environment: Mapping[str, str], steps: in
         "round, best run": result["later_med"],
         "first round": result["first_s"],
         "whole process": ran.seconds,
+        "processor time": ran.processors_s,
         "peak memory": ran.peak_bytes / MIB,
         "accuracy": result["acc"],
     }
