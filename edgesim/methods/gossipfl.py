@@ -1,8 +1,8 @@
 """GossipFL: peers in groups average one random slice of their models, drawn from a seed that all devices share.
 
 Source: Tang et al., "GossipFL: A Decentralized Federated Learning Framework with Sparsified and Adaptive Communication"
-(IEEE TPDS 2023); its settings as a baseline of the DA-DPFL paper. `peers = "bandwidth_match"` has the paper's matching, and
-`peers = "gossip_match"` random groups and pairs.
+(IEEE TPDS 2023); its settings as a baseline of the DA-DPFL paper. The paper's matching is `peers = "bandwidth_match"`,
+and `peers = "gossip_match"` has random groups and pairs.
 """
 
 from __future__ import annotations
