@@ -60,7 +60,7 @@ class LeastTime(Informed):
         return np.sort(idle[chosen])
 
     def progress(self, devices: int, of: int) -> float:
-        """Return the progress of a round with some devices, as a share of that with all of them."""
+        """Return the progress of a round with some devices, as a share of a round with all of them."""
         return 1.0 - self.divergence * math.sqrt((1.0 / devices - 1.0 / of) / (1.0 - 1.0 / of)) if of > 1 else 1.0
 
 
