@@ -104,7 +104,7 @@ def _norm(tensors: Any) -> float:
 
 
 def _measured(inner: Callable[..., Finished] | None, local: LocalState, context: Context) -> Finished:
-    """Return the end of the method's job, with the estimates of the device."""
+    """Return the results of the method's job, with the estimates of the device."""
     import torch
 
     from edgesim.core.model_state import model_in

@@ -19,6 +19,7 @@ from edgesim.core.controller import (
 from edgesim.core.limits import Count, PositiveFactor
 from edgesim.core.view import Setting
 
+ESTIMATES = 2  # steps whose work the gradients of a device's estimates are
 _LARGEST = 700.0  # exponent: exp of more is no number
 
 
@@ -34,7 +35,8 @@ class AdaptiveTau(Controller):
 
     Devices estimate rho, beta and delta, which costs them FLOPs and bytes: `edgesim.methods.estimated.Estimated`. The
     costs c and b are those of the newest round. A step costs its share of the longest computation of the round, and for
-    energy its share of the joules of computing and of idle power meanwhile. Bytes are spent by aggregations alone.
+    energy its share of the joules of computing and of idle power meanwhile. The estimates count as two steps that
+    belong to b. Bytes are spent by aggregations alone.
     Source: Wang et al., "Adaptive Federated Learning in Resource Constrained Edge Computing Systems" (JSAC 37(6),
     2019), algorithm 2, theorem 2 and section V.
     """
@@ -78,14 +80,16 @@ class AdaptiveTau(Controller):
 
 
 def costs_of(closed: ClosedRound, budget: str, tau: int) -> tuple[float, float]:
-    """Return the costs of a local step and of the rest of a round of `tau` steps, in the unit of a budget."""
+    """Divide the cost of a round of `tau` steps: return that of a local step, and of the rest with the estimates."""
     if budget == "bytes":
         return 0.0, float(closed.bytes)
     if budget == "sim_time":
-        return closed.compute_s / tau, max(0.0, closed.seconds - closed.compute_s)
-    share = closed.compute_s / closed.seconds if closed.seconds else 0.0
-    computing_j = closed.compute_j + closed.idle_joules * min(1.0, share)
-    return computing_j / tau, max(0.0, closed.joules - computing_j)
+        step, whole = closed.compute_s / (tau + ESTIMATES), closed.seconds
+    else:
+        share = closed.compute_s / closed.seconds if closed.seconds else 0.0
+        step = (closed.compute_j + closed.idle_joules * min(1.0, share)) / (tau + ESTIMATES)
+        whole = closed.joules
+    return step, max(0.0, whole - step * tau)
 
 
 def drift(tau: int, eta: float, beta: float, delta: float) -> float:
