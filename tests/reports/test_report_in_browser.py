@@ -199,6 +199,8 @@ def test_curves_have_names_where_there_is_room(opened, tmp_path):
     page.locator("#cost .legend button").first.click()
     page.wait_for_timeout(200)
     assert page.evaluate(BESIDE) == []  # a curve that is switched off has no name
+    page.add_style_tag(content=".infolayer .annotation { transform: translate(-60px, 0) }")
+    assert any("a line runs through" in each for each in page.evaluate(BESIDE))  # the check sees names on curves
     narrow = opened(400, file=file).page
     assert narrow.locator("#accuracy .keys").get_attribute("open") is not None
     assert not narrow.locator("#accuracy .keys summary").is_visible() and narrow.evaluate(BESIDE) == []

@@ -152,7 +152,7 @@ def whole_blocks(allocator: Allocator, senders: Senders, blocks: int, block_hz: 
 
 
 def numbers(allocator: Allocator, function: str, given: object, k: int) -> Arr:
-    """Return the array that a function of an allocator gave. Raises ContractError unless it is k numbers, inf among them."""
+    """Return the array that a function of an allocator gave. Raises ContractError unless it is k floats, none NaN."""
     if not (isinstance(given, np.ndarray) and given.shape == (k,) and given.dtype == float) or np.isnan(given).any():
         raise ContractError(f"{type(allocator).__name__}.{function}() must return {k} floats, got {given!r}")
     return given
