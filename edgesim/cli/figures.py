@@ -47,8 +47,7 @@ def plot(
     """Plot runs: by default accuracy against time, energy and rounds, with mean and range over seeds."""
     from edgesim.reports.figures import COLUMNS_IN, parse_width
     from edgesim.reports.pictures import AXES, plot_runs
-    from edgesim.studies.decision import run_names
-    from edgesim.studies.report import study_of
+    from edgesim.studies.report import run_names, study_of
 
     width_in, found = parse_width(width), all_opened(runs)
     if kind in {ACCURACY, *(name for run in found for name in run.better)}:

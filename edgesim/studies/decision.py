@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from edgesim.config.display_names import axis_name, display_name, level_name
-from edgesim.reports.groups import AnyRun, groups
 from edgesim.reports.html.answer import not_worse, ranked
 from edgesim.reports.html.content import AxisEffects, Contest, SeedsNeeded
 from edgesim.studies.clock_intervals import SURE, ClockIntervals
-from edgesim.studies.scenario_words import exact_words
 from edgesim.studies.statistics import least_p, pairs_needed, told_interval
 from edgesim.studies.study import SEED, Study, StudyCell
 from edgesim.studies.tradeoffs import tornado
@@ -35,11 +33,6 @@ def level(axis: str, label: str) -> str:
     if axis == CONFIGURATION:
         return ", ".join(map(display_name, label.split(", ")))
     return label if axis == "study" else level_name(axis, label)
-
-
-def run_names(runs: Sequence[AnyRun]) -> dict[AnyRun, str]:
-    """Return the names of runs without a study for readers, equal for runs that differ in their seed alone."""
-    return {run: level(CONFIGURATION, label) for run, label in groups(runs, exact_words).items()}
 
 
 def with_setting(frame: pd.DataFrame, study: Study) -> pd.DataFrame:

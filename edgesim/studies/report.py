@@ -15,7 +15,7 @@ from edgesim.config.plugins import is_outside
 from edgesim.core.errors import ConfigError
 from edgesim.reports import figure_numbers
 from edgesim.reports.critical_path import explain
-from edgesim.reports.groups import groups, mark
+from edgesim.reports.groups import AnyRun, groups, mark
 from edgesim.reports.html.content import (
     CatalogueEntry,
     ClockErrors,
@@ -242,6 +242,11 @@ def with_middle(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
             shown.append((row["mean"], *told_interval(row, row["runs"]), "mean"))
     names = ["middle", "middle_low", "middle_high", "statistic"]
     return rows.join(pd.DataFrame(shown, columns=names, index=rows.index))
+
+
+def run_names(runs: Sequence[AnyRun]) -> dict[AnyRun, str]:
+    """Return the names of runs without a study for readers, equal for runs that differ in their seed alone."""
+    return {run: level(CONFIGURATION, label) for run, label in groups(runs, exact_words).items()}
 
 
 def study_of(runs: Sequence[Run]) -> tuple[Study, list[tuple[StudyCell, Run]]]:

@@ -180,6 +180,8 @@ def test_rivals_run_beside_ours_or_are_said_to_be_left_out(tmp_path: Path) -> No
     assert {"W2, round: good", "W2, round: good-again", "W2, round: edgesim, 2 workers"} < set(rounds)
     assert rounds["W2, round: good"].value == 0.5
     assert rounds["W2, round: good"].ratio == 0.5 / rounds["W2, round: bare loop, 2 processes"].value
+    busy = {row.name: row.value for row in section.rows if row.name.startswith("W2, processor time: ")}
+    assert busy["W2, processor time: bare loop, 2 processes"] > 0.5  # it imports PyTorch and trains
     reasons = {each.name: each.reason for each in section.left_out}
     assert reasons == {
         "W2: lazy": "took 379 SGD steps, not 380",
