@@ -38,7 +38,6 @@ class Steering:
     """One controller of one session, with the history of its rounds."""
 
     def __init__(self, controller: Controller, session: Session, stop: Stop) -> None:
-        """Check the controller against the session. Raises ConfigError if it does not fit."""
         self.waits = bool(controller.needs)  # for the results of closed rounds
         self._controller = controller
         self._session = session
@@ -46,7 +45,6 @@ class Steering:
         self._closed: list[ClosedRound] = []
         self._choice = Choice()
         self._before = _Since(now_s=session.now_s)
-        controller.check(session.setting, self._budgets)
 
     @property
     def watches_devices(self) -> bool:

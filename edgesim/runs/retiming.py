@@ -71,9 +71,10 @@ def retimed(run: Run, draws: int) -> Retimed:
     scenario = load_scenario(run.manifest["scenario"]).trainings[0]
     check_spread(scenario)
     feedback, polls = scenario.method.value.needs.feedback, scenario.selection.value.poll is not None
-    if len(run.sessions) > 1 or feedback or polls or run.rounds.empty:
+    if len(run.sessions) > 1 or feedback or polls or scenario.controller or run.rounds.empty:
         why = "selection" if polls else "method"
         why = f"{why} {scenario.selection.name if polls else scenario.method.name} plans from training results"
+        why = f"controller {scenario.controller.name} adapts its rounds" if scenario.controller else why
         why = "it has several sessions" if len(run.sessions) > 1 else "no round closed" if run.rounds.empty else why
         raise ConfigError(f"{run.name}: cannot be timed again, as {why}")
     parts = assemble(scenario.model_copy(update={"stop": Stop(rounds=len(run.rounds))}))

@@ -10,6 +10,8 @@ import pytest
 
 from edgesim.core.controller import Choice, Controller, RoundHistory
 from edgesim.core.errors import ConfigError, ContractError
+from edgesim.runs.assembly import assemble
+from edgesim.runs.estimate import estimate_of
 from tests.conftest import frames, simulate_null
 from tests.plugins.one_number import JOB_FLOPS, SAMPLES, scenario
 
@@ -122,3 +124,10 @@ def test_a_lower_frequency_takes_longer_within_the_bounds_of_the_device():
     cpu = {"frequency": 2.0, "flops_per_cycle": JOB_FLOPS / 24, "min_frequency": 0.5}
     tables = steered([1], {}, {"frequency": 0.5}, {"frequency": 0.1}, fleet=[{"cpu": cpu}], rounds=3)
     assert tables["rounds"]["now_s"].tolist() == [12, 36, 84]
+
+
+def test_an_estimate_takes_the_rounds_of_the_scenario():
+    """A trial has no training results and other limits, so a controller that waits for results is not asked."""
+    given = {"controller": "adaptive_tau", "backend": "serial", "stop": {"rounds": 3, "bytes": 1e6}}
+    totals = estimate_of([assemble(scenario([1, 2], **given))], lambda _: 1e9).totals
+    assert (totals["rounds"], totals["sim_time_s"]) == (3, 3 * 2 * 3)  # each job has three gradients
