@@ -24,6 +24,7 @@ from edgesim.config.device_profiles import with_profile
 from edgesim.config.plugin_fields import Chosen, Foreign, PartOf, plain, refusal_at, refusal_in
 from edgesim.config.prices import PricesTable
 from edgesim.config.sections import (
+    Arrival,
     Edges,
     Encodings,
     Evaluation,
@@ -217,6 +218,7 @@ class Scenario(StrictTable):
     data: Annotated[Chosen, PartOf("data")] | None = None  # data set; None: timing only
     data_seed: Annotated[int, Ge(0)] | None = None  # seed of the partition alone; None: seed
     partition: Annotated[Chosen, PartOf("partition")]  # distribution of the samples over the devices
+    arrival: Arrival | None = None  # samples that come while the run goes on; None: all are there from the start
     model: Annotated[Chosen, PartOf("model")]  # neural network to train
     training: LocalTraining = Training()  # local training of a device
     cost: Annotated[Chosen, PartOf("cost")] = _part("measured")  # model of the FLOPs of a job

@@ -39,7 +39,7 @@ from edgesim.config.units import (
 from edgesim.core.encoding import FLOAT32, NAMED_BITS, Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import SESSION_NAME
-from edgesim.core.limits import Count, PositiveShare
+from edgesim.core.limits import Count, PositiveShare, Share
 from edgesim.core.local_sgd import Training
 from edgesim.core.metrics import ACCURACY
 from edgesim.files.reading import quoted
@@ -211,6 +211,19 @@ class ServerTier(StrictTable):
         return self
 
 
+class Arrival(StrictTable):
+    """Samples that come to the devices while the run goes on.
+
+    A share `start` of a device's samples is there from the beginning, at least one of them, and the others come at
+    uniform times within `over`. With `class_every` the classes appear one after another, class k at k times this: a
+    sample that came before its class did is used from then on. A job trains with what has arrived when it is sent.
+    """
+
+    over: Seconds  # all samples have arrived by then, unless their classes appear later
+    start: Share = 0.0  # share of a device's samples that is there from the beginning
+    class_every: Seconds | None = None  # time between two classes; None: all are there from the beginning
+
+
 class UpperTier(ServerTier):
     """Servers that ask the servers of the tier below, neighbours together, such as regions above edge servers."""
 
@@ -250,7 +263,7 @@ class Edges(ServerTier):
 OF_THE_WORLD = frozenset(
     {
         *("seed", "backend", "fleet", "network", "energy", "slowdown", "availability", "failures", "topology"),
-        *("server", "prices", "weights", "edges", "session", "extends", "clock_error", "app", "resources"),
+        *("server", "prices", "weights", "edges", "session", "extends", "clock_error", "app", "resources", "arrival"),
     }
 )
 OWN = ("name", "devices", "start")  # keys of a session that no scenario has

@@ -69,7 +69,7 @@ def sections(s: Scenario) -> Broken:
 
 
 _NOT_WITH_APP = (
-    *("data", "data_seed", "training", "cost", "selection", "resources", "objective", "server_optimizer"),
+    *("data", "data_seed", "arrival", "training", "cost", "selection", "resources", "objective", "server_optimizer"),
     *("peers", "edges", "encoding", "session", "controller"),
 )
 
@@ -105,8 +105,26 @@ def parts(s: Scenario) -> Broken:
     """Yield the broken rules about parts, before anything is built."""
     if s.app is not None:
         return _links(s)
-    rules = (_learning(s), _own_loop(s), _rounds(s), _controller(s), _resources(s))
+    rules = (_arrival(s), _learning(s), _own_loop(s), _rounds(s), _controller(s), _resources(s))
     return chain(*rules, _server_step(s), _peers(s), _links(s), _tiers(s))
+
+
+def _arrival(s: Scenario) -> Broken:
+    """Yield the broken rules about samples that arrive while the run goes on."""
+    if s.arrival is None:
+        return
+    for what, there in (
+        ("peers", s.peers is not None),
+        ("edges", s.edges is not None),
+        ("session", bool(s.session)),
+        (f"method.name: {s.method.name}, which runs a loop of its own", s.method.value.loop),
+    ):
+        if there:
+            yield "arrival", f"does not go with {what}; leave one of both out"
+    if s.arrival.class_every is not None and (
+        not s.partition.value.has_samples or s.objective.value.labels != "classes"
+    ):
+        yield "arrival.class_every", "needs samples with classes, found none"
 
 
 def _learning(s: Scenario) -> Broken:

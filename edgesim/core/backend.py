@@ -44,6 +44,7 @@ class Assignment(NamedTuple):
     device_state: ModelState | None  # state that the device kept
     received: Sequence[Update] = ()  # updates of peers
     steps: int | None = None  # SGD steps after which the device stops; None: all
+    samples: int | None = None  # first samples of the device, with which it trains; None: all
 
     def left_after(self, steps: int) -> int | None:
         """Return the number of SGD steps that remain after `steps` of them. None: no limit."""

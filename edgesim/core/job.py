@@ -81,6 +81,7 @@ class Job:
     prices: Prices[float]
     inputs: tuple[int, ...] = ()
     wait: Wait = NO_WAIT
+    samples: int | None = None  # that had arrived when it was sent; None: all of the device's
     steps: int | None = None  # SGD steps after which the device stops; None: all
     choice: JobChoice | None = None  # None: governor, network and allocator choose
     to: int | None = None  # node of the edge server that gets the update; None: the server that sent the order

@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     CLOCK_ERROR = 20  # below the number of a draw, not the seed: a word of the board, and one of the network
     APP = 21  # of a program: calls by device, then those before; and its server part
     CELL = 22  # fading of transfers that share a band
+    ARRIVAL = 23  # then the device: when its samples arrive
 
 
 class PlanStream(IntEnum):

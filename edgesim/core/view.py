@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.arrivals import Arrivals
 from edgesim.core.cost_model import CostModel
 from edgesim.core.encoding import FLOAT32, Encoding
 from edgesim.core.errors import ContractError
@@ -54,9 +55,14 @@ class Setting:
     reports: bool = False  # devices send training statistics with each update, see edgesim.core.backend.Report
     members: Ids | None = None  # devices of this training, ascending; None: all
     networks: Networks | None = None  # networks of the devices if there are several; None: all have the same
+    arrivals: Arrivals | None = None  # of samples while the run goes on; None: `samples` are there from the start
     asked: Asked | None = None  # selection of devices, for methods with `Needs.asked`; None: by edge servers
     # what a controller has chosen: local steps, participants, deadline in seconds, share of the highest frequency
     steered: tuple[float | None, ...] = ()
+
+    def held(self, ids: Ids, now_s: float) -> Ids:
+        """Return the number of samples that devices have for a job that is sent at `now_s`, shape (k,)."""
+        return self.samples[ids] if self.arrivals is None else self.arrivals.held(ids, now_s)
 
     @property
     def devices(self) -> int:

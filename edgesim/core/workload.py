@@ -31,10 +31,13 @@ def update_flops(
     return 2.0 + 2.0 * momentum + 2.0 * weight_decay + 2.0 * nesterov
 
 
-def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
-    """Return the samples and SGD steps of a task on these devices, both of shape (k,)."""
+def amount(task: Task, setting: Setting, ids: Ids, now_s: float = np.inf) -> tuple[Arr, Arr]:
+    """Return the samples and SGD steps of a task that is sent to these devices at `now_s`, both of shape (k,).
+
+    Without `now_s` all samples have arrived.
+    """
     samples, steps = np.zeros(len(ids)), np.zeros(len(ids))
-    trained_on = np.maximum(setting.samples[ids] - task.held_out, 0)  # devices with fewer samples have prices too
+    trained_on = np.maximum(setting.held(ids, now_s) - task.held_out, 0)  # devices with fewer samples have prices too
     for sgd in task.local_sgd:
         done, taken = sgd.amount(trained_on, profile_of(setting.cost_profile, task.submodel).drop_single)
         samples += done

@@ -88,6 +88,7 @@ class Dispatcher:
         self._fleet = fleet
         self._interruptions = Interruptions(fleet, availability, failures)
         self._failures = failures
+        self._arrivals = setting.arrivals
         self._batteries = batteries
         self._counter = counter
         self._key = key
@@ -108,11 +109,11 @@ class Dispatcher:
         """Return the jobs of a plan that are sent now, from this global model."""
         orders = plan.orders
         draws = self._draws_of(orders) if self._draws else None
-        share, limits = self._cut_short(orders, draws)
+        share, limits = self._cut_short(orders, draws, now_s)
         prices = self._pricer.of_each(orders, now_s, draws, share)
         choices: Sequence[JobChoice | None] = [None] * len(orders)
         if self._allotment is not None:
-            choices = self._allotment.of(_devices(orders), _columns(prices), self._pricer.cpu_work(orders))
+            choices = self._allotment.of(_devices(orders), _columns(prices), self._pricer.cpu_work(orders, now_s))
             prices = self._pricer.of_each(orders, now_s, draws, share, choices)
         interruptions = None
         if not self._interruptions.unbroken:
@@ -167,6 +168,7 @@ class Dispatcher:
             wait=order.wait,
             steps=limit,
             choice=choice,
+            samples=None if self._arrivals is None else int(self._arrivals.held(np.array([device]), now_s)[0]),
             number=self._jobs,
         )
         self._jobs += 1
@@ -180,7 +182,7 @@ class Dispatcher:
         return Draws(self._key, devices, self.draws_of_device[devices])
 
     def _cut_short(
-        self, orders: Sequence[Order], draws: Draws | None
+        self, orders: Sequence[Order], draws: Draws | None, now_s: float
     ) -> tuple[Arr | None, Sequence[int | None] | None]:
         """Return the shares of their computation that jobs do, and the steps of those that stop early, None: all."""
         if self._failures is None or draws is None:
@@ -188,7 +190,7 @@ class Dispatcher:
         share = self._failures.work_share(draws)
         if (share >= 1.0).all():
             return None, None
-        steps = self._pricer.steps(orders)
+        steps = self._pricer.steps(orders, now_s)
         taken = np.where(share < 1.0, np.maximum(np.floor(share * steps), np.minimum(steps, 1.0)), steps)
         limits = [int(t) if t < s else None for t, s in zip(taken.tolist(), steps.tolist(), strict=True)]
         return np.divide(taken, steps, out=np.ones(len(orders)), where=steps > 0), limits

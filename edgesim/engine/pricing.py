@@ -137,7 +137,9 @@ class Pricer:
         self._links_up = links_up  # None: links never fail
         self._known: dict[Any, _Known] = {}
         self._last: _Known | None = None
-        self.steady = fleet.steady and links_up is None  # prices depend neither on time nor on draws
+        self.steady = (
+            fleet.steady and links_up is None and setting.arrivals is None
+        )  # prices depend neither on time nor on draws
 
     def steer(self, deadline_s: float, clock_share: float) -> None:
         """Price for this deadline, and at most this share of each device's highest frequency, from now on."""
@@ -200,7 +202,7 @@ class Pricer:
 
     def compute(self, job: Job, start_s: float, draws: Draws) -> tuple[float, float]:
         """Return seconds and joules of a job's computation that starts at `start_s`; `draws`: of this job."""
-        work = self._work(job.task, draws.ids)
+        work = self._work(job.task, draws.ids, job.sent_s)
         comm_s = np.zeros(1)
         if job.task.start == "server":
             comm_s = self._comm_s(draws.ids, np.array([job.prices.down_s]), np.array([float(job.prices.up_bytes)]))
@@ -211,19 +213,21 @@ class Pricer:
         self._check("compute_j", joules, draws.ids)
         return share * float(seconds[0]), share * float(joules[0])
 
-    def cpu_work(self, orders: Sequence[Order]) -> CpuWork:
-        """Return the work of orders, of shape (orders,)."""
+    def cpu_work(self, orders: Sequence[Order], now_s: float) -> CpuWork:
+        """Return the work of orders that are sent at `now_s`, of shape (orders,)."""
         cycles, memory_s = np.empty(len(orders)), np.empty(len(orders))
         for task, where in _by_task(orders):
             ids = np.array([orders[place].device for place in where])
-            cycles[where], memory_s[where] = self._fleet.work(ids, *self._amounts(task, self._work(task, ids)))
+            amounts = self._amounts(task, self._work(task, ids, now_s))
+            cycles[where], memory_s[where] = self._fleet.work(ids, *amounts)
         return CpuWork(cycles, memory_s)
 
-    def steps(self, orders: Sequence[Order]) -> Arr:
-        """Return the SGD steps of orders, shape (orders,)."""
+    def steps(self, orders: Sequence[Order], now_s: float) -> Arr:
+        """Return the SGD steps of orders that are sent at `now_s`, shape (orders,)."""
         steps = np.empty(len(orders))
         for task, where in _by_task(orders):
-            steps[where] = amount(task, self._setting, np.array([orders[place].device for place in where]))[1]
+            devices = np.array([orders[place].device for place in where])
+            steps[where] = amount(task, self._setting, devices, now_s)[1]
         return steps
 
     def _remembered(self, order: Order) -> Prices[float]:
@@ -267,7 +271,7 @@ class Pricer:
         self, task: Task, now_s: float, draws: Draws, share: Arr, choices: Sequence[JobChoice] = ()
     ) -> Prices[Arr]:
         fleet, ids = self._fleet, draws.ids
-        work = self._work(task, ids)
+        work = self._work(task, ids, now_s)
         begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
         needs_bytes = np.full(len(ids), float(memory_bytes(task, self._setting)))
         down_bytes, message_bytes = (np.full(len(ids), nbytes) for nbytes in payload_bytes(task, self._setting))
@@ -319,8 +323,8 @@ class Pricer:
             up_air_bytes=up_air_bytes,
         )
 
-    def _work(self, task: Task, ids: Ids) -> _Work:
-        samples, steps = amount(task, self._setting, ids)
+    def _work(self, task: Task, ids: Ids, now_s: float) -> _Work:
+        samples, steps = amount(task, self._setting, ids, now_s)
         return _Work(samples, steps, flops_of(task, self._setting, samples, steps))
 
     def _comm_s(self, ids: Ids, down_s: Arr, up_bytes: Arr) -> Arr:

@@ -286,11 +286,12 @@ class FederatedLearner:
         key = self._key_of(job)
 
         def assignment(model: ModelState, state: ModelState | None, *messages: Update) -> Assignment:
-            return Assignment(job.id, job.device, job.task, key, model, state, list(messages), job.steps)
+            return Assignment(job.id, job.device, job.task, key, model, state, list(messages), job.steps, job.samples)
 
         kept = kept or self.graph.given(None)
         heard = [(ref.owner, message.id) for ref, message in zip(job.received, received, strict=True)]
-        id_ = self.memo.name("update", job.device, job.task, key.path, base.id, kept.id, heard, job.steps)
+        arrived = () if job.samples is None else (job.samples,)
+        id_ = self.memo.name("update", job.device, job.task, key.path, base.id, kept.id, heard, job.steps, *arrived)
         return self.graph.trained(id_, assignment, base, kept, *received, turn=self.model.version)
 
     def _aggregation(self, used: Sequence[Completion], model: Node, view: View) -> Node:
@@ -381,7 +382,7 @@ class FederatedLearner:
             job.id,
             job.task,
             result.body,
-            int(self._setting.samples[job.device]),
+            int(self._setting.samples[job.device]) if job.samples is None else job.samples,
             result.steps,
             staleness=0,
             statistics=result.statistics,

@@ -44,7 +44,15 @@ from edgesim.runs.network import (
 )
 from edgesim.runs.objectives import written_metrics
 from edgesim.runs.outages import check_outages, check_prices
-from edgesim.runs.partitioning import counts_of, for_others, label_counts, members_of, partition, server_set_of
+from edgesim.runs.partitioning import (
+    arrivals_of,
+    counts_of,
+    for_others,
+    label_counts,
+    members_of,
+    partition,
+    server_set_of,
+)
 from edgesim.runs.selection_checks import asked_at_most, how_asked
 from edgesim.runs.tree import edge_servers
 from edgesim.world.availability.base import Availability, all_of
@@ -228,9 +236,11 @@ def assemble(
     server_set = server_set_of(scenario, data)
     if scenario.app is None:
         split, samples = partition(scenario, data, len(fleet), server_set, members)
+        arrivals, split = arrivals_of(scenario, data, split, samples)
         network = build(scenario, data)
     else:
         split, samples, network = None, np.ones(len(fleet), dtype=np.int64), NO_NETWORK
+        arrivals = None
     cost_profile = charged_profile(scenario, network.cost_profile, data, kinds=scenario.needs_kinds)
     cost_profile.check_batch("training.batch", scenario.training.batch)
     method, cost = method_of_devices(scenario), scenario.cost.value
@@ -258,6 +268,7 @@ def assemble(
         reports="reports" in scenario.selection.value.needs,
         members=members,
         networks=networks_of_devices(scenario),
+        arrivals=arrivals,
         asked=how_asked(scenario, fleet.level, members),
     )
     check_finite(scenario, fleet, setting, shared)

@@ -9,7 +9,8 @@ import numpy as np
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
 from edgesim.config.validate import personal_tests, refuse
-from edgesim.core.arrays import Ids
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.arrivals import Arrivals
 from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split, local_tests
@@ -85,6 +86,33 @@ def partition(
         split = split and split.among(members, devices)
     samples.setflags(write=False)
     return split, samples
+
+
+def arrivals_of(
+    scenario: Scenario, data: Dataset | None, split: Split | None, samples: Ids
+) -> tuple[Arrivals | None, Split | None]:
+    """Return when samples arrive, and the split with the samples of each device in this order; None: all are there.
+
+    Each device has draws of its own, so that nothing depends on the other devices.
+    """
+    wanted = scenario.arrival
+    if wanted is None:
+        return None, split
+    key, of_each, orders = Key(_data_seed(scenario)).at(Purpose.ARRIVAL), list[Arr](), list[Ids]()
+    for device, count in enumerate(samples.tolist()):
+        generator = key.at(device).numpy()
+        late_s = generator.random(count) * wanted.over
+        late_s[generator.permutation(count)[: round(wanted.start * count)]] = 0.0
+        if wanted.class_every is not None and data is not None and split is not None:
+            late_s = np.maximum(late_s, wanted.class_every * data.labels("train")[split.train[device]])
+        order = np.argsort(late_s, kind="stable")
+        at_s: Arr = late_s[order]
+        at_s[:1] = 0.0
+        of_each.append(at_s)
+        orders.append(order)
+    if split is not None:
+        split = replace(split, train=tuple(rows[order] for rows, order in zip(split.train, orders, strict=True)))
+    return Arrivals(of_each), split
 
 
 def label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:

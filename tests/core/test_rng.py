@@ -31,7 +31,7 @@ def test_an_index_that_numpy_would_split_is_refused(index):
 
 def test_purposes_are_never_renumbered():
     """The numbers are part of every published result."""
-    assert [p.value for p in Purpose] == list(range(1, 23))
+    assert [p.value for p in Purpose] == list(range(1, 24))
     assert (Purpose.FLEET, Purpose.DATA, Purpose.LOCAL, Purpose.PROBE) == (1, 2, 8, 10)
     assert (Purpose.PEERS, Purpose.AVAILABILITY, Purpose.FAILURE) == (11, 12, 13)
     assert Purpose.SERVER_SET == 14

@@ -195,7 +195,7 @@ class PooledBackend(FuturesBackend):
     def _flops(self, assignment: Assignment) -> float:
         """Return the approximate FLOPs of an assignment."""
         trainer, task = self._trainer, assignment.task
-        samples = np.array([len(trainer.shards[assignment.device]) - task.held_out])
+        samples = np.array([len(trainer.shard(assignment)) - task.held_out])
         cost_profile = trainer.cost_of(task.submodel)
         amounts = (sgd.amount(samples, cost_profile.drop_single)[0] for sgd in task.local_sgd)
         return float(sum(amount[0] for amount in amounts)) * cost_profile.train_flops(task.submodel)

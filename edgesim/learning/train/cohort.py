@@ -176,10 +176,9 @@ class Cohort:
         if stackable.why_not:
             self.alone.setdefault(f"the network: {stackable.why_not}")
             return []
-        shards = self._trainer.shards
 
         def trained_on(each: _Ready) -> int:
-            return len(shards[each.assignment.device]) - each.assignment.task.held_out
+            return len(self._trainer.shard(each.assignment)) - each.assignment.task.held_out
 
         kinds: dict[int, list[_Ready]] = {}  # without padding, by the number of samples
         for each in sorted(group, key=lambda each: -trained_on(each)):

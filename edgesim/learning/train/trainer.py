@@ -98,6 +98,10 @@ class Trainer:
             finished = rule.on_finish(local, context) if rule.on_finish else Finished(local.weights)
         return self.result(context, assignment, finished, steps, report)
 
+    def shard(self, assignment: Assignment) -> Tensor:
+        """Return the samples with which a device trains, in the order in which they arrive."""
+        return self.shards[assignment.device][: assignment.samples]
+
     def rule(self, task: Task) -> LocalRule:
         """Return the method's rule for a task. Raises ContractError if it is not a LocalRule."""
         rule = self.method.local(task)
@@ -124,7 +128,7 @@ class Trainer:
         model = part_of(assignment.global_model, task.submodel.network)
         model = extract(model, task.submodel, cost_profile) if task.submodel.channels else model
         received = downlinked(model, task, self.encoding_down, assignment.key)
-        shard, drop_single = self.shards[assignment.device], cost_profile.drop_single
+        shard, drop_single = self.shard(assignment), cost_profile.drop_single
         shard = shard.to(self._device, non_blocking=True)
         given = assignment._replace(global_model=received, device_state=Kept.of(assignment.device_state).own)
         context = Context(module, self._resident, shard, given, drop_single, self.public, self.objective)
