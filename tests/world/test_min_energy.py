@@ -110,3 +110,12 @@ def test_nats_by_their_worth():
     worth = np.where(nats < 1e-2, series, (nats - 1) * np.exp(nats) + 1)
     assert nats_worth(worth) == pytest.approx(nats, rel=1e-5)
     assert nats_worth(worth[2:]) == pytest.approx(nats[2:], rel=1e-12)
+
+
+@pytest.mark.parametrize("deadline_s", [1e-9, 1e9])
+@pytest.mark.parametrize(("band_hz", "snr"), [(1e18, 1.0), (1.0, 1.0), (1e6, 1e-9), (1e6, 1e6)])
+def test_extreme_values_give_choices_within_bounds(deadline_s, band_hz, snr):
+    """Also where rounding leaves nothing of the seconds of an upload, or more hertz carry no more bits."""
+    given = drawn_demands(4)
+    devices = given.devices._replace(snr_hz_per_w=snr * given.devices.snr_hz_per_w)
+    chosen(LeastEnergy(deadline=deadline_s), replace(given, devices=devices, band_hz=band_hz))

@@ -88,8 +88,9 @@ class Resources(ABC):
 
 
 def chosen(policy: Resources, demands: Demands) -> Choices:
-    """Return the choices of a policy. Raises ContractError that names the policy unless it is as `choose` says."""
-    given = policy.choose(demands)
+    """Return the choices of a policy. Raises ContractError that names the policy unless they are as `choose` says."""
+    with np.errstate(all="ignore"):  # what is no number is refused below
+        given = policy.choose(demands)
     wants = f"{type(policy).__name__}.choose() must return"
     if not isinstance(given, Choices):
         raise ContractError(f"{wants} Choices, got {given!r}")

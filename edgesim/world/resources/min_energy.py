@@ -17,6 +17,7 @@ from edgesim.world.spectrum.base import OwnPower
 _POINTS = np.linspace(0.0, 1.0, 33)  # of an interval of upload times in which a minimum lies
 _ROUNDS = 6  # each narrows the interval to a sixteenth
 _STEP = math.log(16.0)  # of the search for a price below and a price above
+_MOST = 700.0  # of the logarithm of a price, beyond which floats end
 _EXACT = 1e-12  # relative
 
 
@@ -67,16 +68,18 @@ def _as_soon_as_possible(demands: Demands) -> Choices:
     """Return the choices with which all devices are done together, as early as the band allows."""
     devices, k = demands.devices, len(demands.bits)
     begins_s = demands.other_s + demands.cycles / devices.most_hz
+    early_s = begins_s.max() - begins_s  # before the last device begins its upload
     choices = Choices(devices.most_hz, devices.power_w, np.full(k, demands.band_hz / k))
-    latest_s = float((begins_s + demands.upload_s(choices)).max())
-    end_s = bisect(
-        lambda end_s: np.sign(_least_hz(demands, end_s - begins_s).sum() - demands.band_hz * (1.0 + _EXACT)),
-        float(begins_s.max()),
-        latest_s,
-        xtol=_EXACT * latest_s,
-    )
-    hertz = _least_hz(demands, end_s - begins_s)
-    return choices._replace(hertz=hertz * (demands.band_hz / hertz.sum()))
+    latest_s = float((demands.upload_s(choices) - early_s).max())
+
+    def excess(after_s: float) -> float:  # the sign of the hertz beyond the band
+        return float(np.sign(_least_hz(demands, early_s + after_s).sum() - demands.band_hz * (1.0 + _EXACT)))
+
+    if excess(latest_s) <= 0:
+        latest_s = bisect(excess, 0.0, latest_s, xtol=_EXACT * latest_s)
+    hertz = _least_hz(demands, early_s + latest_s)
+    share = hertz / hertz.sum()  # rounding leaves no number where signals are very weak or strong
+    return choices._replace(hertz=share * demands.band_hz) if (share > 0).all() else choices
 
 
 def _cheapest(demands: Demands, longest_s: Arr, left_s: Arr) -> tuple[Arr, Arr]:
@@ -113,11 +116,11 @@ def _cheapest(demands: Demands, longest_s: Arr, left_s: Arr) -> tuple[Arr, Arr]:
     equal_hz = np.full(k, band_hz / k)
     joules = _power_w(demands, longest_s, equal_hz) * longest_s / devices.efficiency
     low = high = math.log(float(joules.max() / equal_hz[0]))
-    while excess_hz(low) < 0:
+    while low > -_MOST and excess_hz(low) < 0:
         low -= _STEP
-    while excess_hz(high) > 0:
+    while high < _MOST and excess_hz(high) > 0:
         high += _STEP
-    if low < high:
+    if excess_hz(low) > 0 > excess_hz(high):
         brentq(excess_hz, low, high, xtol=_EXACT)
     return best
 
