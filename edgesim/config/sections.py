@@ -161,6 +161,18 @@ class Stop(StrictTable):
     bytes: Memory | None = None  # bytes of all transfers of this training, down and up
     milestones: Annotated[tuple[Milestone, ...], Strict(False)] = ()  # accuracies that must be reached by given times
 
+    @property
+    def budgets(self) -> dict[str, float]:
+        """Budgets that are given, by key, in SI units."""
+        given = {
+            "sim_time": self.sim_time,
+            "energy": self.energy,
+            "device_energy": self.device_energy,
+            "cost": None if self.cost is None else self.cost.values[1],
+            "bytes": self.bytes,
+        }
+        return {key: float(limit) for key, limit in given.items() if limit is not None}
+
     @validator(mode="after")
     def _at_least_one(self) -> Stop:
         ends = {name: limit for name, limit in self if name != "milestones"}

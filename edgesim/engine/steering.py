@@ -14,18 +14,6 @@ from edgesim.engine.accounting import Totals
 from edgesim.engine.session import Session
 
 
-def budgets_of(stop: Stop) -> dict[str, float]:
-    """Return the budgets of a run by their keys in the section `stop`."""
-    given = {
-        "sim_time": stop.sim_time,
-        "energy": stop.energy,
-        "device_energy": stop.device_energy,
-        "cost": None if stop.cost is None else stop.cost.values[1],
-        "bytes": stop.bytes,
-    }
-    return {key: float(limit) for key, limit in given.items() if limit is not None}
-
-
 class _Since(NamedTuple):
     """Totals of a run when the newest round closed."""
 
@@ -41,7 +29,7 @@ class Steering:
         self.waits = bool(controller.needs)  # for the results of closed rounds
         self._controller = controller
         self._session = session
-        self._budgets = budgets_of(stop)
+        self._budgets = stop.budgets
         self._closed: list[ClosedRound] = []
         self._choice = Choice()
         self._before = _Since(now_s=session.now_s)

@@ -24,7 +24,6 @@ from edgesim.core.selection import check_wants
 from edgesim.core.task import Submodel, Task
 from edgesim.core.view import Setting
 from edgesim.engine.limit_checks import check_finite
-from edgesim.engine.steering import budgets_of
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.server_rows import ServerRows
@@ -273,7 +272,7 @@ def assemble(
     )
     check_finite(scenario, fleet, setting, shared)
     if scenario.controller is not None:
-        scenario.controller.value.check(setting, budgets_of(scenario.stop))
+        scenario.controller.value.check(setting, scenario.stop.budgets)
     n, key = len(fleet), Key(scenario.seed)
     there = [
         built(plugin, path, Availability, plugin.value.build, n, key.at(Purpose.AVAILABILITY, i), path)

@@ -24,7 +24,7 @@ def refusal(session: object, **changes: object) -> str:
 
 ALLOWED = (
     "name, devices, start, data, partition, data_seed, model, training, cost, selection, method, "
-    "objective, server_optimizer, protocol, peers, encoding, evaluation, stop"
+    "objective, server_optimizer, protocol, controller, peers, encoding, evaluation, stop"
 )
 
 
