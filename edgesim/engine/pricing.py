@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import ConfigError
 from edgesim.core.job import Job, JobChoice, Prices
 from edgesim.core.limits import MOST_AMOUNT, check_amount, check_steps
 from edgesim.core.price_list import F32_BYTES, profile_of
@@ -271,6 +272,12 @@ class Pricer:
         self, task: Task, now_s: float, draws: Draws, share: Arr, choices: Sequence[JobChoice] = ()
     ) -> Prices[Arr]:
         fleet, ids = self._fleet, draws.ids
+        own = any(each.kind in ("train", "forward") and each.samples is not None for each in task.passes)
+        if own and self._setting.arrivals is not None:
+            raise ConfigError(
+                "arrival: the method computes on a number of samples that it sets itself, whatever has arrived; choose "
+                "one that trains on a device's own samples alone, such as fedavg"
+            )
         work = self._work(task, ids, now_s)
         begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
         needs_bytes = np.full(len(ids), float(memory_bytes(task, self._setting)))

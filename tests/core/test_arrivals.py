@@ -97,6 +97,7 @@ def test_backends_agree(backend, tmp_path):
             "arrival.class_every: needs samples with classes",
         ),
         ({"arrival": {"start": 0.5}}, "arrival.over"),
+        ({"method": "fedl"}, "arrival: the method computes on a number of samples that it sets itself"),
     ],
 )
 def test_arrivals_that_cannot_be(changes, says):

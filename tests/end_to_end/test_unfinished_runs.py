@@ -48,7 +48,7 @@ def test_the_legend_of_a_plot_marks_them(unfinished, fake_run, tmp_path, written
     runs = fake_run("whole").folder, unfinished(written, seed=2), unfinished(written, "other", method="fedprox")
     for labels in ([], ["--labels", "fedavg,fedprox"]):
         done = call("plot", *runs, "--out", tmp_path / "figure", *labels)
-        drawn = (tmp_path / "figure.svg").read_text()
+        drawn = (tmp_path / "figure.svg").read_text().lower()
         assert f">fedavg (1 of 2 {status}) (2 seeds)<" in drawn and f">fedprox ({status})<" in drawn
     assert done.err.splitlines() == [
         f"{name}: {status} after 4 rounds; the output ends there" for name in ("cut", "other")

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 from edgesim.world.resources.base import Choices, Demands, DeviceTraits, chosen
-from edgesim.world.resources.fedl import FedlResources
+from edgesim.world.resources.weighted_sum import FedlResources
 from tests.sizes import spread
 from tests.world.demands import drawn_demands
 
