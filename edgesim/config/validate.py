@@ -327,6 +327,8 @@ def _tiers(s: Scenario) -> Broken:
         if protocol.value.own_clocks:
             why = "is for devices that exchange models among themselves, found edge servers"
             yield f"{key}.name", f"{protocol.name} {why}"
+        if protocol.value.tiers:
+            yield f"{key}.name", f"{protocol.name} divides the devices of one server, found edge servers"
     most, below = s.topology.value.edge_servers, "edge servers"
     for key, tier in s.edges.tiers:
         if isinstance(tier.asked.value, Informed):

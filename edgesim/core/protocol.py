@@ -19,6 +19,11 @@ class RoundProtocol(ABC):
         """Deadline of a round; inf if it has none."""
         return inf
 
+    @property
+    def tiers(self) -> int:
+        """Number of equally large groups of devices by expected seconds, in `Setting.tier`; 0: there are none."""
+        return 0
+
     def check(self, devices: int, asked: int) -> None:
         """Raise ConfigError if the protocol cannot work with `devices` devices, of which `asked` are selected."""
 

@@ -56,6 +56,7 @@ class Setting:
     members: Ids | None = None  # devices of this training, ascending; None: all
     networks: Networks | None = None  # networks of the devices if there are several; None: all have the same
     arrivals: Arrivals | None = None  # of samples while the run goes on; None: `samples` are there from the start
+    tier: Ids | None = None  # of each device, 0 the fastest; None: the protocol has no tiers
     asked: Asked | None = None  # selection of devices, for methods with `Needs.asked`; None: by edge servers
     # what a controller has chosen: local steps, participants, deadline in seconds, share of the highest frequency
     steered: tuple[float | None, ...] = ()
@@ -101,6 +102,7 @@ class Setting:
             "latency_s": self.latency_s,
             "memory_bytes": self.memory_bytes,
             "labels": self.labels,
+            "tier": self.tier,
         }
         own: dict[str, Any] = {name: column[members] for name, column in columns.items() if column is not None}
         for column in own.values():

@@ -60,6 +60,7 @@ CLOSED_BY = (
     "enough",  # the last of the updates that `over_selection` keeps
     "buffer",  # the update that filled the buffer
     "updates",  # the last of the updates that `gossip` counts as a round
+    "tier",  # the last job of a tier of `tiers`
     "other",  # a protocol from outside edgesim that gives no cause
 )
 

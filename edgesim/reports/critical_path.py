@@ -180,6 +180,7 @@ _LAST = {
     "minimum": "After its deadline of {deadline} it went on for the minimum; {who} was the last{how}: {split}.",
     "enough": "It had the {used} updates that it keeps; {who} brought the last of them: {split}.",
     "buffer": "The buffer was full; {who} brought the last update: {split}.",
+    "tier": "All jobs of a tier had ended; {who} was the last{how}: {split}.",
     "other": "{who} was the last to end{how}: {split}.",
 }
 
@@ -277,7 +278,7 @@ class _Told:
         jobs = run.jobs[rounds_of(run.jobs, run.rounds) == row]
         merge = run.rounds.iloc[row].to_dict()
         asked = run.jobs[run.jobs["round"] == merge["round"]]
-        by_rounds = merge["closed_by"] not in ("buffer", "other")
+        by_rounds = merge["closed_by"] not in ("buffer", "tier", "other")
         unasked_s = float(asked["sent_s"].min() - merge["start_s"]) if by_rounds and len(asked) else 0.0
         kinds = dict(zip(run.devices["device"], run.devices["kind"], strict=True))
         among_peers = run.manifest["scenario"].get("peers") is not None

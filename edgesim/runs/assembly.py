@@ -23,6 +23,7 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.core.selection import check_wants
 from edgesim.core.task import Submodel, Task
 from edgesim.core.view import Setting
+from edgesim.engine.history import expected_of
 from edgesim.engine.limit_checks import check_finite
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
@@ -271,6 +272,11 @@ def assemble(
         asked=how_asked(scenario, fleet.level, members),
     )
     check_finite(scenario, fleet, setting, shared)
+    if tiers := scenario.protocol.value.tiers:
+        expected = expected_of(fleet, setting.of_members(), setting.ids)
+        tier = setting.by_device(expected.tiers(tiers))
+        tier.setflags(write=False)
+        setting = replace(setting, tier=tier)
     if scenario.controller is not None:
         scenario.controller.value.check(setting, scenario.stop.budgets)
     n, key = len(fleet), Key(scenario.seed)

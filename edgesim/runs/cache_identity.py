@@ -80,6 +80,7 @@ def facts_of(parts: Assembly) -> bytes:
         *(([parts.session_word, setting.members],) if scenario.session else ()),
         *(("metrics", *wanted_metrics) if wanted_metrics else ()),  # tests return them
         *(("asked", setting.asked) if scenario.method.value.needs.asked else ()),
+        *(() if setting.tier is None else ("tiers", setting.tier)),
         *(("attacks", parts.attacks) if parts.attacks else ()),
         *(
             ()

@@ -63,11 +63,9 @@ class TiFL(Informed):
 
     def start(self, known: Known) -> Any:
         """Return each device's tier, the tiers' probabilities and credits, and their accuracies when last looked at."""
-        ranks = np.empty(len(known.asked), dtype=np.int64)
-        ranks[np.argsort(known.expected.seconds, kind="stable")] = np.arange(len(ranks))
         given = self.probabilities or (1.0,) * self.tiers
         return {
-            "tier": ranks * self.tiers // len(ranks),
+            "tier": known.expected.tiers(self.tiers),
             "probability": np.array(given) / sum(given),
             "credits": np.full(self.tiers, np.inf) if self.credits is None else np.array(self.credits, dtype=float),
             "accuracy": np.full(self.tiers, -1.0),
