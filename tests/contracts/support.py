@@ -42,6 +42,7 @@ COORDINATORS: dict[str, dict[str, Any]] = {
     "over_selection": {"name": "over_selection", "keep": 4},
     "buffered": {"name": "buffered", "concurrency": 4, "buffer": 4},
     "gossip": {"name": "gossip"},
+    "tiers": {"name": "tiers", "tiers": 2},
 }
 # Arguments of methods whose defaults are for other networks: these have no hidden linear layer.
 ARGUMENTS: dict[str, dict[str, Any]] = {"feddrop": {"channels": "all"}}

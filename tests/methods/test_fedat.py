@@ -31,17 +31,17 @@ def after(*rounds, setting=TWO, first=8.0):
 
 
 def test_five_rounds_of_the_fast_tier_beside_two_of_the_slow_one():
-    """The fast tier has the share of the slow one's updates: 0, 0, 1/3, 1/4, 1/5, 1/6, 2/7."""
+    """The fast tier has the share of the slow one's updates: 1/3, 1/4, 1/5, 1/6, 2/7; before the first of them, all."""
     fast, slow = [{0: 1.0}, {0: 2.0}, {0: 3.0}, {0: 4.0}, {0: 5.0}], [{2: 10.0}, {2: 20.0}]
     found, state = after(fast[0], fast[1], slow[0], fast[2], fast[3], fast[4], slow[1])
-    by_hand = [8, 8, 2 / 3 + 20 / 3, 3 / 4 + 30 / 4, 4 / 5 + 40 / 5, 5 / 6 + 50 / 6, 10 / 7 + 100 / 7]
+    by_hand = [1, 2, 2 / 3 + 20 / 3, 3 / 4 + 30 / 4, 4 / 5 + 40 / 5, 5 / 6 + 50 / 6, 10 / 7 + 100 / 7]
     assert found == pytest.approx(by_hand, rel=1e-6)
-    assert state["updates"] == [5, 2]
+    assert state["updates"] == {"0": 5, "1": 2}
 
 
 def test_a_tier_averages_by_data_size():
     """100 samples with 1 and 300 with 5 give 4. The slow tier with 10 then counts half."""
-    assert after({0: 1.0, 1: 5.0}, {2: 10.0})[0] == [8.0, 7.0]
+    assert after({0: 1.0, 1: 5.0}, {2: 10.0})[0] == [4.0, 7.0]
 
 
 def test_three_tiers():
@@ -49,7 +49,8 @@ def test_three_tiers():
     setting = setting_of([100, 100, 100], {"w": 1}, tier=np.array([0, 1, 2]))
     found, _ = after({0: 1.0}, {0: 2.0}, {1: 4.0}, {2: 10.0}, setting=setting)
     assert found[-1] == pytest.approx((2 + 4 + 2 * 10) / 4)
-    assert found[2] == pytest.approx((0 * 2 + 1 * 4 + 2 * 8) / 3)  # the last tier still has the first model
+    assert found[2] == pytest.approx((1 * 2 + 2 * 4) / 3)  # the last tier has no model yet
+    assert after({2: 10.0}, {0: 1.0}, {0: 2.0}, setting=setting)[0][-1] == pytest.approx((1 * 2 + 2 * 10) / 3)
 
 
 def test_what_does_not_count():
