@@ -56,6 +56,10 @@ COORDINATORS = {
         "concurrency: must be at most the 4 devices of the fleet, found 5", "name='buffered', concurrency=5", FEDBUFF
     ),
     "any number at work": protocol("concurrency: is missing", "name='buffered'", FEDBUFF),
+    "more tiers than devices": protocol(
+        "tiers: must be at most the 4 devices, found 5", "name='tiers', tiers=5", "method='fedat'"
+    ),
+    "no tier": protocol("tiers: must be greater than or equal to 1, got 0", "name='tiers', tiers=0", "method='fedat'"),
     "buffer of none": protocol("buffer: must be greater than or equal to 1, got 0", f"{BUFFERED}, buffer=0", FEDBUFF),
     "stale before it is made": protocol(
         "max_staleness: must be greater than or equal to 0, got -1", f"{BUFFERED}, max_staleness=-1", FEDBUFF

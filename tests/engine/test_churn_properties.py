@@ -137,10 +137,13 @@ def without_rounds(draw: st.DrawFn) -> dict[str, Any]:
     given = draw(settings_of(server=True))
     devices = sum(block["count"] for block in given["fleet"])
     places = {"concurrency": list(range(1, devices + 1)), "reassign": ["random", "same"]}
+    buffered = plugin("buffered", **places, buffer=[1, 2, 5], max_staleness=[None, 0, 2])
+    in_tiers = plugin("tiers", tiers=[tiers for tiers in (1, 2, 3, 5) if tiers <= devices])
+    protocol, methods = draw(st.sampled_from([(buffered, ["fedasync", "fedbuff"]), (in_tiers, ["fedat"])]))
     own = {
-        "protocol": plugin("buffered", **places, buffer=[1, 2, 5], max_staleness=[None, 0, 2]),
+        "protocol": protocol,
         "selection": st.one_of(plugin("all"), plugin("uniform", fraction=[0.5])),
-        "method": st.sampled_from(["fedasync", "fedbuff"]),
+        "method": st.sampled_from(methods),
         "stop": st.fixed_dictionaries({"rounds": st.integers(2, 12), "sim_time": st.sampled_from([20, 60, 400])}),
     }
     return given | draw(st.fixed_dictionaries(own))
@@ -241,7 +244,7 @@ def jobs_end_once(seen: Seen) -> None:
     assert set(jobs["outcome"]) <= set(get_args(Outcome))
     told = {completion.job.id: completion.outcome for completion in seen.let_go}
     assert len(told) == len(seen.let_go)
-    if not hasattr(seen.rule, "buffer"):  # else updates may wait while the server computes
+    if not hasattr(seen.rule, "buffer") and not seen.rule.tiers:  # else updates may wait while the server computes
         assert told.keys() >= set(jobs["job"][jobs["end_s"] < max(seen.merged, default=(0.0, 0))[0]])
     written = dict(zip(jobs["job"], jobs["outcome"], strict=True))
     assert told == {job: written[job] for job in told}
@@ -437,7 +440,7 @@ def test_laws_of_rounds(given, trace):
 @settings(ALIKE, max_examples=examples(140, short=6))
 @given(given=without_rounds())
 def test_laws_without_rounds(given, trace):
-    """Buffered and fully asynchronous."""
+    """Buffered, fully asynchronous, and in tiers."""
     check(given, trace)
 
 

@@ -109,6 +109,7 @@ def bases() -> dict[str, Table]:
         "availability": _null(availability=sessions, energy={**_POWER, "sleep": "0.1 W"}),
         "lifetime": _null(availability=[{"name": "lifetime", "join": {"uniform": ["0 s", "9 s"]}, "leave": "2 h"}]),
         "buffered": _null(method={"name": "fedbuff"}, protocol=buffered, failures=[restart, crash]),
+        "tiers": _null(method={"name": "fedat"}, protocol={"name": "tiers", "tiers": 2}, failures=[restart, crash]),
         "over_selection": _null(protocol={"name": "over_selection", "keep": 2}, encoding={"up": "float16"}),
         "profiles": _null(fleet=[{"profile": "raspberry_pi_4", "count": 3}, {"profile": "jetson_nano"}], energy=None),
         "trained": _trained(encoding={"up": {"values": "qsgd", "bits": 8, "zeros": "cheapest"}, "down": "float16"}),
