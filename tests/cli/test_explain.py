@@ -107,6 +107,12 @@ def test_the_kth_of_more_than_are_kept(run):
 def test_a_full_buffer(run):
     done = run(method="fedbuff", protocol={"name": "buffered", "concurrency": 3, "buffer": 2})
     assert lines(done)[1].startswith("The buffer was full; device 0 (kind0) brought the last update: compute 7.38 s.")
+
+
+def test_a_tier(run):
+    done = run(method={"name": "fedat", "mu": 0.0}, protocol={"name": "tiers", "tiers": 2})
+    assert lines(done)[1].startswith("All jobs of a tier had ended; device ")
+    assert done.rounds["closed_by"].tolist() == ["tier"] * len(done.rounds)
     assert "Without" not in explain(done, 1)
 
 
