@@ -56,7 +56,11 @@ def test_an_example_is_accepted(kind: str, name: str) -> None:
 
 
 # Keys that others have to stand beside.
-BESIDE = {("cell", "access"): {"blocks": 4}}
+BESIDE = {
+    ("cell", "access"): {"blocks": 4},
+    ("cell", "power_control"): {"target_snr_db": 3.0},
+    ("cell", "on_outage"): {"waterfall": 1.0},
+}
 # Keys that are given instead of the one in the example, and not beside it, or that stand beside another.
 INSTEAD = {
     ("crash", "mean_time"),
@@ -64,6 +68,8 @@ INSTEAD = {
     ("parquet", "train"),
     ("parquet", "test"),
     ("cell", "blocks"),
+    ("cell", "target_snr_db"),
+    ("cell", "cutoff_db"),
 }
 
 

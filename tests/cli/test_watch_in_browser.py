@@ -60,8 +60,9 @@ def test_the_page_follows_a_run_without_flicker(here: Path, browser: Any) -> Non
     page = seen.page
     page.wait_for_function(f"{DRAWN} && document.querySelectorAll('.chart .main-svg').length > 8")
     page.evaluate(
-        "() => { window.kept = [...document.querySelectorAll('.chart .main-svg, #accuracy details, h1')]; "
-        "document.querySelector('#accuracy details').open = true; document.querySelector('#accuracy summary').focus(); "
+        "() => { window.kept = [...document.querySelectorAll('.chart .main-svg, #accuracy figure details, h1')]; "
+        "document.querySelector('#accuracy figure details').open = true; "
+        "document.querySelector('#accuracy figure summary').focus(); "
         "window.curve = () => document.querySelector('#accuracy .chart .js-line').getAttribute('d'); "
         "window.before = window.curve() }"
     )
@@ -70,10 +71,11 @@ def test_the_page_follows_a_run_without_flicker(here: Path, browser: Any) -> Non
     page.wait_for_function("window.curve() !== window.before")
     assert page.evaluate("window.kept.every((each) => each.isConnected)")
     assert page.evaluate(
-        "document.querySelector('#accuracy details').open && document.activeElement.matches('#accuracy summary')"
+        "document.querySelector('#accuracy figure details').open && "
+        "document.activeElement.matches('#accuracy figure summary')"
     )
     assert page.title() == "fedavg, round 40/40, finished: run"
-    assert page.evaluate("document.querySelector('#accuracy details').innerText").count("fedavg") == 12
+    assert page.evaluate("document.querySelector('#accuracy figure details').innerText").count("fedavg") == 12
     assert (run.wait(60), seen.wrong) == (0, [])
     seen.end()
     seen.reads("edgesim watch has ended. The page shows what it sent last.")

@@ -133,7 +133,7 @@ def test_the_last_of_equal_overrides_wins(base_file: Path) -> None:
     ("override", "message"),
     [
         ("network.upp=5", "network.upp: unknown key; did you mean 'up'? (allowed: up, down, latency)"),
-        ("trainin.lr=5", "trainin: unknown key; did you mean 'training'? (`edgesim schema` lists all 32)"),
+        ("trainin.lr=5", "trainin: unknown key; did you mean 'training'? (`edgesim schema` lists all 35)"),
         ("stop.round=5", "stop.round: unknown key; did you mean 'rounds'? (allowed: rounds, accuracy"),
         ("method.name=proximate", "method.name: unknown method 'proximate'; did you mean 'proximal'?"),
         ("seed", "override 'seed': write key=value, such as stop.rounds=3"),

@@ -150,7 +150,7 @@ LINK = "(allowed: up, down, latency)"
         ("evaluation", {"targets": [0.5, 1]}, "evaluation.targets.1: must be less than 1, got 1"),
         ("seed", -1, "seed: must be greater than or equal to 0, got -1"),
         ("seed", math.nan, "seed: a number, string, list or table is needed, got nan"),
-        ("netwrk", {}, "netwrk: unknown key; did you mean 'network'? (`edgesim schema` lists all 32)"),
+        ("netwrk", {}, "netwrk: unknown key; did you mean 'network'? (`edgesim schema` lists all 35)"),
         ("availability", {"name": "hours", "start": "5 W"},
          "availability.start: '5 W' is not a time; give a number in s or a string such as '20 ms'"),
         ("availability", ["always", "allways"],

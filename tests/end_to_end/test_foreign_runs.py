@@ -26,7 +26,7 @@ from tests.calling import TINY, call
 from tests.records.written import seal_again
 from tests.sizes import spread
 
-KINDS = ("targets", "pareto", "energy", "cost", "rounds", "lorenz", "topology")  # of pictures
+KINDS = ("targets", "energy", "cost", "rounds", "lorenz", "topology")  # of pictures
 # Every command that looks at runs; {run} is a run folder, {here} the folder around it.
 VIEWS: Sequence[Sequence[str]] = (
     ("table", "{run}"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from typing import Annotated
+
+from annotated_types import Ge
 
 from edgesim.config.units import Seconds
 from edgesim.core.arrays import Ids
@@ -21,7 +24,7 @@ class Markov(Mobility):
     chances. A share `roaming` of the devices moves, those of a draw; the others never do.
     """
 
-    stay: Seconds  # mean seconds with an edge server
+    stay: Annotated[Seconds, Ge(1e-3)]  # mean seconds with an edge server, a millisecond at least
     roaming: PositiveShare = 1.0  # share of the devices that move at all
 
     def moves(self, edge: Ids, edges: int, key: Key) -> Iterator[Move]:
