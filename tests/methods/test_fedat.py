@@ -94,3 +94,7 @@ def test_it_learns_in_tiers():
 def test_bad_input(changes, line):
     with pytest.raises(ConfigError, match=line):
         assemble(digits_scenario(**changes))
+
+
+# The test of each key of the methods, here or in another file.
+OPTIONS = {"fedat": {"mu": "test_one_tier_is_fedprox"}}
