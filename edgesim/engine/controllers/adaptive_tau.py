@@ -38,7 +38,7 @@ class AdaptiveTau(Controller):
     energy its share of the joules of computing and of idle power meanwhile. The estimates count as two steps that
     belong to b. Bytes are spent by aggregations alone.
     Source: Wang et al., "Adaptive Federated Learning in Resource Constrained Edge Computing Systems" (JSAC 37(6),
-    2019), algorithm 2, theorem 2 and section V.
+    2019), algorithm 2, theorem 2 and section V. The defaults were not confirmed against it.
     """
 
     sets: ClassVar[frozenset[ChoiceField]] = frozenset({"local_steps"})
