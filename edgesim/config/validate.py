@@ -360,7 +360,7 @@ def _resources(s: Scenario) -> Broken:
     if s.controller is not None and "frequency" in s.controller.value.sets:
         yield "controller.name", f"{s.controller.name} sets the frequency, which {name} chooses; leave one of both out"
     if s.topology != PartOf("topology").read("star"):
-        yield "topology.name", f"{name} divides the band of one cell, that of a star, found {s.topology.name}"
+        yield "topology.name", f"{name} divides the band of one cell, must be 'star', found {s.topology.name}"
 
 
 def chosen_powers(s: Scenario, *, by_square: bool, own_radio: bool) -> Broken:

@@ -428,7 +428,7 @@ class Transfer(Leg):
         return 0.0
 
     def _spared_s(self, until_s: float) -> float:
-        """Return how much less than for its whole flow its radio has been on, in seconds at its usual power."""
+        """Return the seconds, at its usual power, that its radio has been on less than for its whole flow."""
         return 0.0
 
     def close(self, through: bool) -> None:

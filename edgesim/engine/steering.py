@@ -42,10 +42,8 @@ class Steering:
     def close(self, completions: Sequence[Completion], totals: Totals, device_j: float) -> None:
         """Add a round that has just closed. `device_j`: joules of the device that has spent the most, or 0."""
         before, now_s = self._before, self._session.now_s
-        spent, used = (
-            totals.since(before.totals),
-            [each.job.prices for each in completions if each.outcome in DELIVERED],
-        )
+        spent = totals.since(before.totals)
+        used = [each.job.prices for each in completions if each.outcome in DELIVERED]
         tally = self._session.tally(completions)
         self._closed.append(
             ClosedRound(

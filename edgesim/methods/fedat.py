@@ -34,7 +34,7 @@ class FedAT(Method):
     Family: asynchronous. Formula: `w <- sum_m T_(M+1-m) / T w_m, w_m the mean of tier m`. Paper: arXiv 2010.05958.
     """
 
-    mu: NonNegativeFactor = 0.01  # that of `fedprox`
+    mu: NonNegativeFactor = 0.01  # as in `fedprox`
     """The value of Chai et al. was not confirmed. 0.01 is the default of `fedprox`. At 0 devices take plain steps."""
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"tiers"}))
 

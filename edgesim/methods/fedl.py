@@ -74,7 +74,20 @@ class Fedl(Method):
             of_all = context.copy(context.global_model["gradient"])
             return LocalState(model, _Correction(mapped(lambda g, mine: self.eta * g - mine, of_all, own)))
 
-        return LocalRule((LocalPhase(adjust_gradients=_corrected, after_step=_stepped),), start, _finish)
+        def corrected(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+            correction = local.scratch.by_name
+            if not correction:
+                return grads
+            return [g + correction[name] for name, g in zip(context.trained, grads, strict=True)]
+
+        def after_step(local: LocalState, context: Context) -> None:
+            local.scratch.stepped = True
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            model = local.weights
+            return Finished({**model, "gradient": whole_gradient(model, context)} if local.scratch.stepped else model)
+
+        return LocalRule((LocalPhase(adjust_gradients=corrected, after_step=after_step),), start, finish)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -98,21 +111,6 @@ class _Correction:
 
     by_name: dict[str, Tensor]
     stepped: bool = False
-
-
-def _corrected(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
-    correction = local.scratch.by_name
-    return [g + correction[name] for name, g in zip(context.trained, grads, strict=True)] if correction else grads
-
-
-def _stepped(local: LocalState, context: Context) -> None:
-    local.scratch.stepped = True
-
-
-def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model and its gradient over all samples."""
-    model = local.weights
-    return Finished({**model, "gradient": whole_gradient(model, context)} if local.scratch.stepped else model)
 
 
 PLUGINS = {"fedl": Fedl}

@@ -91,9 +91,10 @@ def partition(
 def arrivals_of(
     scenario: Scenario, data: Dataset | None, split: Split | None, samples: Ids
 ) -> tuple[Arrivals | None, Split | None]:
-    """Return when samples arrive, and the split with the samples of each device in this order; None: all are there.
+    """Return the arrival times of samples, and the split with each device's samples in this order.
 
-    Each device has draws of its own, so that nothing depends on the other devices.
+    None instead of times: all are there from the start. Each device has draws of its own, so that nothing depends on
+    the other devices.
     """
     wanted = scenario.arrival
     if wanted is None:

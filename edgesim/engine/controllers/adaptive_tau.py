@@ -80,7 +80,7 @@ class AdaptiveTau(Controller):
 
 
 def costs_of(closed: ClosedRound, budget: str, tau: int) -> tuple[float, float]:
-    """Divide the cost of a round of `tau` steps: return that of a local step, and of the rest with the estimates."""
+    """Return the costs of a local step and of the rest of a round of `tau` steps, estimates among the rest."""
     if budget == "bytes":
         return 0.0, float(closed.bytes)
     if budget == "sim_time":

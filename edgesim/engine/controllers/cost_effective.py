@@ -52,7 +52,7 @@ class CostEffective(Controller):
     sets: ClassVar[frozenset[ChoiceField]] = frozenset({"local_steps", "participants"})
     needs: ClassVar[frozenset[ResultKind]] = frozenset({"losses"})
 
-    weight: Share = 0.5  # weight of seconds; the rest is that of joules
+    weight: Share = 0.5  # weight of seconds; joules have 1 - this
     steps: Annotated[tuple[Count, ...], MinLen(2)] = (1, 10)  # local steps of pilots
     participants: tuple[Count, ...] | None = None  # participants of pilots; unset: a quarter of the devices, and all
     rounds: Count = 3  # rounds of each pilot

@@ -35,7 +35,7 @@ class ImportanceChannel(NormSampling):
     rho: Annotated[float, Ge(0), Lt(1)] = 0.5
 
     def probabilities(self, idle: Ids, known: Known) -> Arr:
-        """Return how probable it is that each idle device is drawn, shape (len(idle),); they sum up to those drawn."""
+        """Return the probability that each idle device is drawn, shape (len(idle),); the sum is the number drawn."""
         assert known.up_bps is not None
         importance, upload_s = self.importance(idle, known), 8.0 * known.expected.up_bytes / known.up_bps[idle]
         mean_s = upload_s.mean() or 1.0  # endless rates take no time

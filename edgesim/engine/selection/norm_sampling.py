@@ -52,7 +52,7 @@ class NormSampling(Informed):
         return 1.0 / self.probabilities(idle, known)
 
     def probabilities(self, idle: Ids, known: Known) -> Arr:
-        """Return how probable it is that each idle device is drawn, shape (len(idle),); they sum up to those drawn."""
+        """Return the probability that each idle device is drawn, shape (len(idle),); the sum is the number drawn."""
         return inclusion(self.importance(idle, known), min(self.count, len(idle)))
 
     def importance(self, idle: Ids, known: Known) -> Arr:

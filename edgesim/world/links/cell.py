@@ -118,7 +118,7 @@ class CellNetwork(RadioNetwork):
         if self.access != "fdma":
             return "access", f"must be 'fdma', in which each device has hertz of its own, found {self.access!r}"
         if self.efficiency is None:
-            return "efficiency", "must be given, the radiated share of what a radio draws; 1 is that of the papers"
+            return "efficiency", "must be given, the radiated share of what a radio draws; the papers have 1"
         if self.power_control != "fixed":
             return "power_control", f"chooses the power of devices too; must be 'fixed', found {self.power_control!r}"
         if self.waterfall:

@@ -26,14 +26,14 @@ _SCHEDULE, _LEFT = 2**32 - 1, 2**32 - 2  # streams below the key of the run, abo
 class BandwidthMatch(Peers):
     """Pairs over fast links; once devices have been apart for too long, pairs that have not met lately.
 
-    The speed of a pair is that of the slowest of its four links, up and down, at nominal rates. If the pairs of the
+    A pair is as fast as the slowest of its four links, up and down, at nominal rates. If the pairs of the
     last `interval` rounds connect all devices, pairs faster than `threshold` are matched, else pairs that have not met
     in these rounds: as many as one random half of the devices finds in the other half, at random. Those left over are
-    matched at random, and of an odd number one hears nobody. At the start all pairs count as met in round 0. Pairs of
-    few rounds seldom connect many devices: the default of `interval`, that of the authors' code, looks at speed in few
+    matched at random, and of an odd number one is left out. At the start all pairs count as met in round 0. Pairs of
+    few rounds seldom connect many devices: the default of `interval`, from the authors' code, looks at speed in few
     rounds, and a larger one in more.
     Differs: by default pairs are fast if both devices have at least the median speed of all (ours), as the threshold 3
-    of the authors' code has no unit. The schedule is that of all devices; if the partner of a device is offline, it is
+    of the authors' code has no unit. The schedule has all devices; if the partner of a device is offline, it is
     matched at random among those like it.
     """
 
