@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-DECISIONS := how_many_phones which_deadline which_method when_to_train chips_or_links
+DECISIONS := how_many_phones which_deadline which_method when_to_train chips_or_links overnight_tuning
 
 .PHONY: demo decision decisions quick test test-rest test-all test-nightly durations check format lint types tests golden flower-versions studies-quick studies-page \
 	methods-page validation performance docs clean
@@ -96,7 +96,7 @@ ALL_METHODS := scenarios/studies/all_methods.toml
 
 methods-page: .venv/demo  ## Run every method on one scenario and write docs/explanation/methods_compared.md
 	$(BIN)/edgesim study run $(ALL_METHODS) --size full --workers $(METHODS_WORKERS)
-	$(BIN)/python analysis/methods_page.py
+	$(BIN)/python docs/gen/methods_compared.py
 
 validation: .venv/dev  ## Write docs/explanation/validation.md from what edgesim gives now
 	$(BIN)/python -m tests.validation.page

@@ -7,6 +7,7 @@ print(cost.of(module, (3, 224, 224), train=["fc"], batch=16).train_flops)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -63,7 +64,7 @@ class StepCost:
 
     @property
     def memory(self) -> MemoryNeed:
-        """Bytes at the peak of the step with plain SGD: weights, gradients, optimiser and activations."""
+        """Bytes at the peak of the step with plain SGD: weights, gradients, optimiser, activations and temporaries."""
         return self.profile.memory_bytes(self._part, self.batch)
 
     def seconds(self, device: str) -> float:
@@ -109,9 +110,18 @@ def of(
 
 
 def of_users(plugin: Foreign, input_shape: Sequence[int], train: Sequence[str] | None, batch: int) -> StepCost:
-    """Return the same for a user's class of networks, or a function that makes one, as scenarios name them."""
+    """Return the same for a user's class of networks, or a function that makes one, as scenarios name them.
+
+    Its weights are made only if it computes with them before it runs.
+    """
+    import torch
+
     from edgesim.learning.models.build import users_network
 
+    with suppress(ConfigError):  # raised again below, unless numbers are all that it lacks
+        with torch.device("meta"):
+            module = users_network(plugin)
+        return of(module, input_shape, train, batch)
     return of(users_network(plugin), input_shape, train, batch)
 
 

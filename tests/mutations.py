@@ -56,8 +56,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a broken-off job is charged what it did not do",
-        "(1.0 - compute) * prices.compute_s",
-        "compute * prices.compute_s",
+        "latency_s + (1.0 - compute) * prices.compute_s",
+        "latency_s + compute * prices.compute_s",
     ),
     Mutation(
         "receiving takes the power of transmitting",
@@ -86,8 +86,8 @@ MUTATIONS = (
     # seconds
     Mutation(
         "a message pauses for its sender's link alone",
-        "self.each.on(pairs[:, 0], now_s) & self.each.on(pairs[:, 1], now_s)",
-        "self.each.on(pairs[:, 0], now_s) & self.each.on(pairs[:, 0], now_s)",
+        "np.logical_and(ends[:, 0], ends[:, 1])",
+        "np.logical_and(ends[:, 0], ends[:, 0])",
     ),
     Mutation(
         "a message begins anew after an outage",
@@ -403,7 +403,6 @@ def failing(tree: Path, folders: Sequence[str], size: str, processes: int) -> st
         *folders,
     ]
     settings = {"PYTHONPATH": str(tree), "EDGESIM_TEST_SIZE": size, "HYPOTHESIS_PROFILE": "first"}
-    settings["PYTHONDONTWRITEBYTECODE"] = "1"
     done = subprocess.run(words, cwd=tree, env=os.environ | settings, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return ""

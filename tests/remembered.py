@@ -51,13 +51,14 @@ def remembering(really: Callable[..., CostProfile]) -> Callable[..., CostProfile
         classes: int,
         objective: Objective = CLASSIFICATION,
         kinds: bool = False,
+        tokens: bool = False,
     ) -> CostProfile:
         structure = structure_of(module)
         if structure is None:
-            return really(module, name, input_shape, classes, objective, kinds)
-        key = structure, name, tuple(input_shape), classes, objective, kinds
+            return really(module, name, input_shape, classes, objective, kinds, tokens)
+        key = structure, name, tuple(input_shape), classes, objective, kinds, tokens
         if key not in cost_profiles:
-            cost_profiles[key] = really(module, name, input_shape, classes, objective, kinds)
+            cost_profiles[key] = really(module, name, input_shape, classes, objective, kinds, tokens)
         return cost_profiles[key]
 
     return measured

@@ -5,7 +5,7 @@ EDGESIM_TEST_SIZE, which the make targets set, is one of
 - quick: one in eight of the short tests of every file, and none that searches or starts a process; `make quick`
 - short: representatives of every kind of test, at most four cases of one; `make test`, and what pytest does by itself
 - rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
-- all: every test, at full size, in one go
+- all: every test, at full size, in one go, and with them what is marked `thorough`
 - nightly: as all, with ten times the examples, drawn anew each time; `make test-nightly`
 """
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 # Marks what a short run leaves out: the rest of a matrix, or one more of a kind that has its representatives.
 full = pytest.mark.full
+# Marks what the rest of a short run leaves out too: further pairs of what both have by itself.
+thorough = pytest.mark.thorough
 # Marks a test that does more in larger runs. Tests of hypothesis need no mark: they all do.
 grows = pytest.mark.grows
 
@@ -39,30 +41,38 @@ def sized(short: T, everything: T, nightly: T) -> T:
 
 
 def examples(everything: int, short: int | None = None) -> int:
-    """Return how many examples of hypothesis a test draws, which draws `everything` in a run of all tests."""
-    return sized(max(10, everything // 4) if short is None else short, everything, 10 * everything)
+    """Return how many examples of hypothesis a test draws, which draws `everything` in a run of all tests.
+
+    The rest of a short run draws half as many.
+    """
+    short = max(10, everything // 4) if short is None else short
+    return sized(short, max(short, everything // 2) if SIZE == "rest" else everything, 10 * everything)
 
 
-def thinned(values: Iterable[Any], keep: Container[Any]) -> list[Any]:
+def thinned(values: Iterable[Any], keep: Container[Any], rest: Container[Any] | None = None) -> list[Any]:
     """Return the values of a parametrisation: all of them, those that are not in `keep` for larger runs only.
 
-    Raises ValueError if none is kept, as nothing of the test would be seen in a short run.
+    `rest`: the values that the rest of a short run has beside them, all if None. Others are `thorough`. Raises
+    ValueError if none is kept, as nothing of the test would be seen in a short run.
     """
     values = list(values)
     if not any(value in keep for value in values):
         raise ValueError(f"none of {values} is kept for a short run")
-    return [value if value in keep else _larger(value) for value in values]
+    return [
+        value if value in keep else _marked(value, full if rest is None or value in rest else thorough)
+        for value in values
+    ]
 
 
 def spread(values: Iterable[Any], count: int) -> list[Any]:
     """Return the values of a parametrisation: all of them, and `count`, evenly spread, in a short run too."""
     values = list(values)
     kept = {round(place * (len(values) - 1) / max(1, count - 1)) for place in range(count)}
-    return [value if place in kept else _larger(value) for place, value in enumerate(values)]
+    return [value if place in kept else _marked(value, full) for place, value in enumerate(values)]
 
 
-def _larger(value: Any) -> Any:
-    return pytest.param(*(value if type(value) is tuple else (value,)), marks=full)  # a named tuple is one value
+def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    return pytest.param(*(value if type(value) is tuple else (value,)), marks=mark)  # a named tuple is one value
 
 
 QUICK = 8  # a quick run has one in so many of the short tests of a file that neither search nor start a process
@@ -73,10 +83,11 @@ ALL_CASES = {"contracts", "conventions", "docs"}  # but in these folders: each m
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that this run is for."""
     items = list(items)
-    larger = {item for item in items if item.get_closest_marker("full") is not None}
-    larger |= _more_cases(item for item in items if item not in larger)
     if SIZE in ("all", "nightly"):
         return items
+    items = [item for item in items if item.get_closest_marker("thorough") is None]
+    larger = {item for item in items if item.get_closest_marker("full") is not None}
+    larger |= _more_cases(item for item in items if item not in larger)
     if SIZE == "rest":
         return [item for item in items if item in larger or _has_more_examples(item)]
     short = [item for item in items if item not in larger]

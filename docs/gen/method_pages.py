@@ -18,7 +18,7 @@ from writing import background, code, escaped, keys_table, sentence, table
 
 from edgesim.config.describe import describe
 from edgesim.config.plugins import plugins_of
-from edgesim.core.method import Needs
+from edgesim.core.method import Method, Needs
 
 ROOT = Path(__file__).parents[2]
 _FACTS = re.compile(r"Family: (?P<family>.+?)\. Formula: `(?P<formula>.+?)`\.(?: Paper: (?P<paper>.+)\.)?$")
@@ -155,7 +155,7 @@ def _page(name: str) -> str:
         f"## Costs against FedAvg\n\n{_TURNS}",
         table(("FLOPs", "bytes down", "bytes up", "FLOPs of the server"), [costs().get(name, _UNKNOWN)]),
         "[Methods compared](../../explanation/methods_compared.md) says how these numbers are found.\n",
-        f"{_NULL}\n" if cls.needs.feedback else "",
+        f"{_NULL}\n" if cls.needs.feedback and cls.foreseen is Method.foreseen else "",
         f"## Checks\n\n{_checked(name)}",
     ]
     return "\n".join(piece for piece in pieces if piece)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import method_pages
+import scenario_pages
 from writing import background, code, escaped, keys_table, keys_with_comments, sentence, table, words_with_comments
 
 from edgesim.cli.app import command_line
@@ -29,7 +30,7 @@ from edgesim.records import schema
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _HEAD = "This page is generated from the code.\n"
-_MEMBER = {"torchvision:": "torchvision:resnet18"}  # one of a family, to show its keys
+_MEMBER = {"torchvision:": "torchvision:resnet18", "timm:": "timm:resnet18"}  # one of a family, to show its keys
 _TYPES = {schema.INT: "integer", schema.REAL: "real", schema.TEXT: "text"}
 _INSERT = re.compile(r"^<!-- insert: (\w+) ?(\w*) -->$", re.MULTILINE)
 
@@ -50,10 +51,12 @@ _SINGULAR = {"failures": "failure"}
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Yield the path below docs/ and the Markdown of every generated page."""
+    """Yield the path below docs/ and the text of every generated page, table and picture."""
     yield "index.md", _home()
     yield "contributing.md", _contributing()
+    yield "analysis.md", (ROOT / "analysis" / "README.md").read_text(encoding="utf-8").replace("](../docs/", "](")
     yield from method_pages.pages()
+    yield from scenario_pages.pages()
     yield "reference/scenario.md", _scenario()
     yield "reference/commands.md", _commands()
     yield "reference/options/SUMMARY.md", "".join(f"* [{kind}]({kind}.md)\n" for kind in _KINDS)
@@ -76,7 +79,8 @@ def _home() -> str:
     Its badges are left out, because the site asks nothing of a network.
     """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"^\[?!\[[^]]*\]\(https://.*\n", "", text, flags=re.MULTILINE).replace("](docs/", "](")
+    text = re.sub(r"^\[?!\[[^]]*\]\(https://.*\n", "", text, flags=re.MULTILINE)
+    return text.replace("](analysis/README.md)", "](analysis.md)").replace("](docs/", "](")
 
 
 def _contributing() -> str:

@@ -321,7 +321,7 @@ def claims(
     out: Annotated[Path | None, typer.Option(help="The Markdown file to write. Default: print the page.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write a row for each claim to this CSV file.")] = None,
 ) -> None:
-    """Judge claims of papers by finished runs (reproduced, same order, undecided, refuted, not run). Write a page."""
+    """Judge claims of papers by finished runs, from reproduced to refuted, and write a page."""
     from edgesim.studies.claims.claim import read_results, written
     from edgesim.studies.claims.judge import Court, verdicts
     from edgesim.studies.claims.page import as_csv, page

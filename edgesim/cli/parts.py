@@ -206,7 +206,7 @@ def _print_quantities(entry: Profile | LinkProfile, as_json: bool) -> None:
 
 
 def model(
-    name: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, as in scenarios.")],
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="A model, as in scenarios: its name, or a table.")],
     shape: Annotated[
         str | None, typer.Option("--input", metavar="CxHxW", help="Input shape. Default: the model's own.")
     ] = None,
@@ -225,6 +225,9 @@ def model(
         print_table(texts, {key: key for key in rows[0]}, title)
 
     title = f"{facts['model']}: {facts['params']} parameters, {facts['forward_flops']} FLOPs forward per sample"
+    if facts["base"]:
+        title += f", {facts['model_bytes']} bytes that are sent"
+        title += f", base: {facts['base']} frozen parameters, {facts['base_bytes']} bytes, not sent"
     if facts["step_flops"]:
         title += f", {facts['step_flops']} a training step whatever its batch"
     print_whole(facts["layers"], title)
@@ -243,7 +246,11 @@ def _sizes(shape: str | None) -> tuple[int, ...] | None:
 
 def flops(
     name: Annotated[
-        str, typer.Argument(metavar="MODULE", help="A model, as in scenarios: torchvision:resnet50 or my_file:MyNet.")
+        str,
+        typer.Argument(
+            metavar="MODULE",
+            help='A model, as in scenarios: torchvision:resnet50, my_file:MyNet, or { name = "hf", config = "gpt2" }.',
+        ),
     ],
     shape: Annotated[
         str | None, typer.Option("--input", metavar="CxHxW", help="Input shape. Default: the model's own.")
@@ -311,16 +318,18 @@ def measured(name: str, shape: tuple[int, ...] | None, classes: int | None, kind
     from edgesim.core.rng import Key
     from edgesim.runs.network import model_named, network_of
 
-    # the profile does not depend on the weights that are drawn
-    return network_of(model_named(name), shape, classes, Key(0), remedy=_REMEDY, kinds=kinds).cost_profile
+    return network_of(
+        model_named(name), shape, classes, Key(0), remedy=_REMEDY, kinds=kinds, weights=False
+    ).cost_profile
 
 
 def numbers_of(cost_profile: CostProfile) -> dict[str, Any]:
     """Return a cost profile as plain numbers, per sample except `step_flops`, which is per training step.
 
-    Keys: model, params, forward_flops, step_flops, layers (in forward order), suffixes: the training FLOPs if only the
-    last 1, 2, ... all layers are trained and those before them are frozen; coverage: training FLOPs that PyTorch
-    counts, those by formula, and operations that have neither; groups: the units that can be left out.
+    Keys: model, params, model_bytes of what is sent, base and base_bytes of the frozen parameters, forward_flops,
+    step_flops, layers (in forward order), suffixes: the training FLOPs if only the last 1, 2, ... all layers are
+    trained and those before them are frozen; coverage: training FLOPs that PyTorch counts, those by formula, and
+    operations that have neither; groups: the units that can be left out.
     """
     layers = [{key: _whole(own[key]) for key in _LAYER} for own in map(asdict, cost_profile.layers)]
     suffixes = [
@@ -334,6 +343,9 @@ def numbers_of(cost_profile: CostProfile) -> dict[str, Any]:
     return {
         "model": cost_profile.model,
         "params": cost_profile.params,
+        "model_bytes": cost_profile.sizes.nbytes,
+        "base": cost_profile.base,
+        "base_bytes": cost_profile.base_bytes,
         "forward_flops": _whole(cost_profile.forward_flops()),
         "step_flops": _whole(cost_profile.step_flops()),
         "layers": layers,

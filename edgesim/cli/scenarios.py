@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgesim.cli.options import AsJson, Draws, ScenarioFile, check_known
-from edgesim.cli.printing import print_frame, print_json, print_note, print_table, records, warn, without_silent
+from edgesim.cli.printing import (
+    print_frame,
+    print_json,
+    print_note,
+    print_prose,
+    print_table,
+    records,
+    warn,
+    without_silent,
+)
 from edgesim.core.errors import ConfigError
 from edgesim.reports.format import heading, texts
 
@@ -170,10 +179,13 @@ def estimate(file: ScenarioFile, as_json: AsJson = False, intervals: Draws = Non
     if as_json:
         ends = {name: ends._asdict() for name, ends in found.spread_totals.items()}
         more = {} if spread is None else {"intervals": {"draws": intervals, "blocks": records(spread), "totals": ends}}
-        print_json({"blocks": records(blocks), "totals": totals, "notes": list(found.notes), **more})
+        memory = [fit.facts() for fit in found.memory]
+        print_json({"blocks": records(blocks), "totals": totals, "memory": memory, "notes": list(found.notes), **more})
         return
     print_frame(blocks if blocks["link_j"].any() else blocks.drop(columns="link_j"), "one job of each kind of device")
     print_table([totals], without_silent({name: heading(name) for name in totals}, [totals]), "the whole run")
+    if found.memory:
+        print_prose("\n".join(["memory of a device at the peak of training", *(fit.line() for fit in found.memory)]))
     for note in found.notes:
         print(note)
     if spread is not None:

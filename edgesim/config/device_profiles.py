@@ -45,6 +45,7 @@ QUANTITIES: Mapping[str, Any] = {
     "peak_flops_per_s": FlopsPerSecond,  # needed where frequency, cores and FLOPs per cycle are not all known
     "efficiency": PositiveShare,  # share of the peak speed that training attains
     "flops_per_s": FlopsPerSecond,  # attained
+    "bfloat16_speedup": PositiveNumber,  # speed of training in bfloat16 over speed in float32
     "spread": PositiveNumber,  # standard deviation of ln(measured / predicted seconds), network's family left out
     "memory": Memory,
     "idle": _PositiveWatts,
@@ -167,7 +168,8 @@ class Profile(BaseModel):
         A section is left out if the profile does not have its numbers. The energy model uses measured powers if they
         are known, else the capacitance.
         """
-        cpu: dict[str, Any] = {**self._texts("frequency", "cores"), "spread": self.spread, "board": self.name}
+        given = self._texts("frequency", "cores", "bfloat16_speedup")
+        cpu: dict[str, Any] = {**given, "spread": self.spread, "board": self.name}
         if terms := self._texts(*(f"terms.{kind}" for kind in PRICED)):
             cpu["clock"] = {"name": "terms", **{key.removeprefix("terms."): text for key, text in terms.items()}}
         if self._has(*_PRODUCT):

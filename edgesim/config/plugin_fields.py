@@ -78,7 +78,7 @@ class Foreign:
 
     cls: Any
     args: Mapping[str, Any]
-    init_from: ClassVar[None] = None
+    loads_weights: ClassVar[bool] = False
     native_input_shape: ClassVar[None] = None
     native_classes: ClassVar[None] = None
     native_objective: ClassVar[None] = None

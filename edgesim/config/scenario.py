@@ -87,7 +87,8 @@ class Cpu(StrictTable):
     """Speed of a device: the attained speed, or frequency x flops_per_cycle x cores x efficiency.
 
     That speed is the whole clock of a device unless `clock` chooses another one, such as seconds for each kind of work.
-    All speeds and seconds are those of the highest frequency.
+    All speeds and seconds are those of the highest frequency. A network that runs in bfloat16 (`training.precision`)
+    is charged 1 / `bfloat16_speedup` of its FLOPs, and all other work as in float32.
     """
 
     frequency: PerDevice[Hertz] | None = None  # highest clock frequency
@@ -96,6 +97,7 @@ class Cpu(StrictTable):
     efficiency: PerDevice[PositiveShare] = 1.0  # share of the peak speed that training attains
     flops_per_s: PerDevice[FlopsPerSecond] | None = None  # speed that training attains
     clock: Annotated[Chosen, PartOf("clock")] = Field(default="flops", validate_default=True)  # seconds of its work
+    bfloat16_speedup: PositiveNumber | None = None  # speed in bfloat16 over speed in float32; None: unknown, equal
     per_byte: PerDevice[Delay] = 0.0  # time to encode or decode one byte that it sends or receives
     spread: NonNegativeNumber = 0.0  # standard deviation of ln(true / predicted seconds); `clock_error` draws from it
     board: _Label | None = None  # kind of device, of which all have one clock error; None: the name of the block

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from edgesim.config.plugin_fields import plain
 from edgesim.config.scenario import Scenario
+from edgesim.config.sections import with_app
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -30,7 +31,9 @@ def json_schema() -> Schema:
     }
     properties["fleet"] = {"anyOf": [properties["fleet"], {"type": "string", "description": "a CSV file"}]}
     # required keys of a scenario may stand in the file that it extends, and those of a block in a profile
-    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["extends"]}]
+    needed = schema.pop("required")
+    of_app = ["app", *(key for key in needed if key not in with_app({"app": ""}))]  # an app stands for the others
+    schema["anyOf"] = [{"required": keys} for keys in (needed, of_app, ["extends"])]
     block = schema["$defs"]["FleetBlock"]
     block["properties"]["profile"] = {"type": "string", "description": "a device of the catalogue, or a file of one"}
     block["anyOf"] = [{"required": block.pop("required")}, {"required": ["profile"]}]

@@ -68,10 +68,15 @@ class _EncodingForm:
 
 
 class Encodings(StrictTable):
-    """Encoding of payloads where the method leaves it to the scenario: `up` from devices, `down` from the server."""
+    """Encoding of payloads where the method leaves it to the scenario: `up` from devices, `down` from the server.
+
+    `base`: how devices get the frozen parameters of their network, which are never sent back and keep their types.
+    "preloaded": devices have them from the start. "once": the first download of each device brings them too.
+    """
 
     up: Annotated[Encoding, _EncodingForm()] = FLOAT32
     down: Annotated[Encoding, _EncodingForm()] = FLOAT32
+    base: Literal["preloaded", "once"] = "preloaded"
 
 
 def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
@@ -106,12 +111,14 @@ class Evaluation(StrictTable):
     write beside loss and accuracy, unset for its usual metrics. Targets of metrics are a table, such as
     `targets = { perplexity = 3.0 }`. `on_devices`: number of devices (an integer) or their share (such as 0.5 or 1.0)
     that test the model on their own samples after each such test, before the next round. They take seconds, bytes and
-    joules for it, and are drawn among those that are idle.
+    joules for it, and are drawn among those that are idle. `current`: also test on the classes alone of which some
+    device has had a sample by then (split "current"), where `arrival.class_every` lets classes appear one by one.
     """
 
     every: Count = 1
     last: Count = 1
     personal: bool = False
+    current: bool = False
     on_devices: Count | PositiveShare | None = None
     metrics: Annotated[tuple[str, ...], Strict(False)] | None = None
     targets: Annotated[

@@ -105,12 +105,14 @@ def parts(s: Scenario) -> Broken:
     """Yield the broken rules about parts, before anything is built."""
     if s.app is not None:
         return _links(s)
-    rules = (_arrival(s), _learning(s), _own_loop(s), _rounds(s), _controller(s), _resources(s))
+    rules = (_arrival(s), _learning(s), _own_loop(s), _rounds(s), _overlap(s), _controller(s), _resources(s))
     return chain(*rules, _server_step(s), _peers(s), _links(s), _tiers(s))
 
 
 def _arrival(s: Scenario) -> Broken:
     """Yield the broken rules about samples that arrive while the run goes on."""
+    if s.evaluation.current and (s.arrival is None or s.arrival.class_every is None):
+        yield "evaluation.current", "needs classes that appear one after another; set arrival.class_every"
     if s.arrival is None:
         return
     for what, there in (
@@ -192,6 +194,8 @@ def _own_loop(s: Scenario) -> Broken:
     for i, failure in enumerate(s.failures):
         if failure.value.shortens_work:
             yield f"failures.{i}.name", f"{failure.name} ends local steps early, and cannot interrupt {method.loop}"
+    if s.training.precision != "float32":
+        yield "training.precision", f"must be 'float32', as {method.loop} chooses its types itself"
 
 
 def _rounds(s: Scenario) -> Broken:
@@ -216,8 +220,29 @@ def _rounds(s: Scenario) -> Broken:
         yield "evaluation.on_devices", "needs a server that asks devices in rounds, without edge servers or peers"
     if found not in needs.protocols:
         yield f"{key}.name", f"{method.name} runs on {', '.join(sorted(needs.protocols))}, found {found}"
-    if needs.feedback and not trains:
+    if method.value.needs_training and not trains:
         yield "backend.name", f"{method.name} plans from training results, which null does not have"
+
+
+def _overlap(s: Scenario) -> Broken:
+    """Yield the broken rules about methods whose transfers pass while devices compute."""
+    name = s.method.name
+    if not s.method.value.needs.overlap:
+        return
+    every = f"{name} needs every device in every round"
+    if s.selection.name != "all":
+        yield "selection.name", f"{every}, must be 'all', found {s.selection.name!r}"
+    for each in s.availability:
+        if each.name != "always":
+            yield "availability", f"{every}, must be 'always', found {each.name!r}"
+    transfers = f"{name} sends and receives while devices compute, which"
+    if s.failures:
+        yield "failures", f"{transfers} failures do not interrupt; leave them out, found {s.failures[0].name!r}"
+    if any(block.battery is not None for block in s.fleet):
+        yield "fleet.battery", f"{transfers} batteries do not follow; leave them out"
+    for key, found in (("edges", s.edges), ("resources", s.resources)):
+        if found is not None:
+            yield key, f"{transfers} {key} cannot plan; leave the section out"
 
 
 def _controller(s: Scenario) -> Broken:
@@ -279,6 +304,9 @@ def _server_step(s: Scenario) -> Broken:
 def _peers(s: Scenario) -> Broken:
     """Yield the broken rules about devices that exchange models among themselves."""
     method, peers = s.method, s.peers
+    if _among_peers(s) and s.encoding.base == "once":
+        why = f"the devices of {method.name} exchange models among themselves"
+        yield "encoding.base", f"'once' needs a server that sends the base; {why}, use 'preloaded'"
     if _among_peers(s) and peers is None:
         yield "peers", f"{method.name} needs to know who hears whom, such as peers = 'ring'"
     if not _among_peers(s) and peers is not None:

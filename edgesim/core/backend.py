@@ -91,6 +91,9 @@ class Result(NamedTuple):
     report: Report | None = None  # None: not requested, or nothing was trained
 
 
+Classes: TypeAlias = tuple[int, ...] | None  # ascending; None: all
+
+
 class Backend(ABC):
     """Carries out local training and evaluation. The learner requests only results that are needed."""
 
@@ -106,8 +109,8 @@ class Backend(ABC):
         """Carry out assignments in any order, and return their results in the order of `assignments`."""
 
     @abstractmethod
-    def evaluate(self, model: ModelState) -> Mapping[str, Score]:
-        """Return the scores of a global model by split name."""
+    def evaluate(self, model: ModelState, classes: Classes = None) -> Mapping[str, Score]:
+        """Return the scores of a global model by split name, on test samples of these classes."""
 
     @abstractmethod
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
@@ -126,9 +129,10 @@ class LocalTraining(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """A piece of work: the scores of a global model by split name."""
+    """A piece of work: the scores of a global model by split name, on test samples of these classes."""
 
     model: ModelState
+    classes: Classes = None
 
 
 class PersonalScoring(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from edgesim.core.backend import Reports, Score
+from edgesim.core.backend import Classes, Reports, Score
 from edgesim.core.job import Completion, Job
 from edgesim.core.task import Order, Plan
 from edgesim.core.update import ModelRef
@@ -35,8 +35,8 @@ class Learner(Protocol):
     def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
         """Train the completions that delivered, and aggregate their updates."""
 
-    def evaluate(self, model: ModelRef) -> Answer[Mapping[str, Score]]:
-        """Score a global model."""
+    def evaluate(self, model: ModelRef, classes: Classes = None) -> Answer[Mapping[str, Score]]:
+        """Score a global model on test samples of these classes."""
 
     def evaluate_personal(self) -> Answer[Mapping[int, Score]]:
         """Score the model that each device would use now on the device's own test set."""

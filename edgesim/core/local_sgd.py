@@ -12,6 +12,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, NonNegativeFactor, PositiveFactor, PositiveShare
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw"]
+Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,19 @@ class LocalSGD:
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    shuffle: bool = True
 
     @property
     def moments(self) -> int:
         """Numbers that the optimiser keeps per trained parameter from step to step."""
         return int(self.momentum > 0) if self.optimizer == "sgd" else 2
+
+    @property
+    def scratch(self) -> int:
+        """Copies of a parameter that torch.optim makes while it updates it, one parameter after another."""
+        if self.optimizer == "sgd":
+            return int(self.weight_decay > 0) + int(self.nesterov)
+        return 2 + int(self.optimizer == "adam" and self.weight_decay > 0)  # the root and the denominator
 
     def for_epochs(self, epochs: int) -> LocalSGD:
         """Return a copy with `epochs` passes over the device's data."""
@@ -64,7 +73,10 @@ class LocalSGD:
 class Training:
     """Local optimiser settings of a scenario: plain SGD, or another optimiser, with a per-round learning-rate decay.
 
-    Steps and defaults are those of torch.optim.SGD, Adam and AdamW. The optimiser's state is reset with every job.
+    Steps and defaults are those of torch.optim.SGD, Adam and AdamW. The optimiser's state is reset with every job. With
+    precision bfloat16 networks run on devices as `torch.autocast` has it, forward and backward. Weights, gradients of
+    weights, losses, the optimiser and tests of the model stay float32. `fleet.cpu.bfloat16_speedup` has its seconds.
+    Memory is charged as in float32.
     """
 
     local_epochs: Count = 1  # passes over its own data that a device makes in a job
@@ -81,6 +93,8 @@ class Training:
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9  # decay of the running mean of gradients in adam and adamw
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.999  # decay of the running mean of squared gradients in adam and adamw
     eps: PositiveFactor = 1e-8  # added to the root of the mean of squared gradients in adam and adamw
+    precision: Precision = "float32"  # of matrix products on devices; with "bfloat16" weights stay float32
+    shuffle: bool = True  # draw a new order of the data for each epoch; false: always the order of the partition
 
     def check(self) -> None:
         """Raise ConfigError if settings do not go together."""
@@ -125,4 +139,5 @@ class Training:
             beta1=self.beta1,
             beta2=self.beta2,
             eps=self.eps,
+            shuffle=self.shuffle,
         )

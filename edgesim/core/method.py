@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from edgesim.core.errors import ContractError
+from edgesim.core.job import Job
 from edgesim.core.local_sgd import LocalSGD, Training
 from edgesim.core.model_state import model_in
 from edgesim.core.peer_graph import PeerGraph
@@ -47,6 +48,7 @@ class Needs:
     clock: bool = False  # aggregate() or on_exchange() read speeds, costs or the deadline of the setting
     asked: bool = False  # init() reads how devices are selected
     metadata: frozenset[str] = frozenset()  # facts that every device sends to the server once: {"labels"}
+    overlap: bool = False  # tasks overlap transfers with computing, and every device takes part in every round
     networks: bool = False  # the method can train several networks in one run, each on devices of its own
 
 
@@ -65,6 +67,7 @@ class LocalState:
 
     weights: ModelState
     scratch: Any = None  # a record of the method's own, which is neither sent nor kept
+    optimizer: list[Any] = field(default_factory=list)  # state of a phase with `keeps_optimizer`, by trained parameter
 
 
 class Finished(NamedTuple):
@@ -90,6 +93,7 @@ class LocalPhase:
     after_step: Fn | None = None  # (local, context) -> None; may change weights and scratch in place
     on_enter: Fn | None = None  # (local, context) -> LocalState, before the first step of the phase
     frozen: frozenset[str] = frozenset()  # layers that this phase runs but does not train, added to those of the task
+    keeps_optimizer: bool = False  # the optimiser goes on from `LocalState.optimizer` and leaves its state there
     run: Fn | None = None  # (local, local SGD, context, key) -> steps; a run in place of local SGD, with on_enter alone
 
 
@@ -237,6 +241,11 @@ class Method(ABC):
         """Labelled samples of the server's own, None if it has none."""
         return None
 
+    @property
+    def needs_training(self) -> bool:
+        """True if its plans are not known in a run without training."""
+        return self.needs.feedback and type(self).foreseen is Method.foreseen
+
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the first state. Raises ConfigError if the method cannot run in this setting."""
         setting.cost.check(widths=0)
@@ -325,6 +334,13 @@ class Method(ABC):
         A method overrides it where the FLOPs depend on the exchange of the round that each update comes from.
         """
         return self.merge_flops(len(tasks), setting)
+
+    def foreseen(self, state: Any, jobs: Sequence[Job | Update], setting: Setting) -> Any:
+        """Return the state after an aggregation of these jobs in a run without training.
+
+        A method with `Needs.feedback` overrides it if its plans follow from the jobs and not from their values.
+        """
+        return state
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the state after an exchange that is not the last of its round. `aggregate` gets its updates too."""

@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 Better: TypeAlias = Literal["lower", "higher"]
 LabelKind: TypeAlias = Literal["classes", "numbers", "flags", "tokens"]  # kind of a sample's label
 
+IGNORED = -100  # label of a position of a text that does not count, as in torch's cross_entropy
+
 ACCURACY = "accuracy"
 METRICS: Mapping[str, Better] = {
     "loss": "lower",

@@ -7,8 +7,9 @@ price. The module needs no torch, so that timing needs none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
@@ -32,17 +33,55 @@ class SavedBytes:
 
 
 class MemoryNeed(NamedTuple):
-    """Bytes held at the peak of a training step: at the end of forward, with room for all gradients."""
+    """Bytes held at the peak of a training step: at the instant of forward, backward or the update that holds most."""
 
-    weights: int  # parameters and buffers
-    gradients: int
-    optimiser: int
-    activations: int  # kept for backward, the batch itself included where a gradient needs it
+    weights: int  # parameters, buffers and the base
+    gradients: int  # of parameters, as far as they are there at the peak
+    optimiser: int  # moments, which are there from step to step
+    activations: int  # the batch with its labels, and results kept for backward
+    temporaries: int  # other results, gradients of results, copies, and scratch of the optimiser
 
     @property
     def total(self) -> int:
-        """Bytes of all four."""
+        """Bytes of all parts."""
         return sum(self)
+
+
+Part: TypeAlias = Literal["gradient", "kept", "passing"]
+
+
+class HeldBytes(NamedTuple):
+    """Bytes that a training step holds from one instant to another."""
+
+    per_sample: int
+    fixed: int  # independent of the batch
+    since: int
+    until: int  # first instant without them
+    owners: int  # place in `StepTimeline.owners`, from 1: held only if one of these layers is trained. 0: always
+    groups: int  # place in `StepTimeline.groups`
+    part: Part  # of a parameter's gradient, of what is kept for backward, or of anything else
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeline:
+    """Bytes beside weights and the optimiser's state, by instant. The last instant is the update of the weights."""
+
+    instants: int
+    owners: tuple[LayerNames, ...]
+    groups: tuple[tuple[str, ...], ...]
+    held: tuple[HeldBytes, ...]
+
+    def __hash__(self) -> int:
+        return hash((self.instants, len(self.held)))  # of all numbers it would take as long as a sum
+
+
+class ModelSizes(NamedTuple):
+    """Numbers and bytes of a whole model as it travels, unencoded, and of its base, which does not travel with it."""
+
+    numbers: int  # parameters that train, and buffers
+    nbytes: int
+    base: int  # frozen parameters
+    base_bytes: int
 
 
 F32_BYTES = 4
@@ -65,8 +104,10 @@ class ChannelGroup:
 class LayerCost:
     """Size of one layer and its FLOPs per sample.
 
-    A layer is a module that directly owns parameters or floating-point buffers, named by its path: "a.b.weight"
-    belongs to "a.b". `forward_flops` are counted while the module itself ran, without its inner modules.
+    A layer is a module that directly owns parameters, floating-point buffers or frozen parameters, named by its path:
+    "a.b.weight" belongs to "a.b". Its frozen parameters are its part of the base, which is not sent with a model, and
+    which a part with fewer channels holds as a whole. `forward_flops` are counted while the module itself ran, without
+    its inner modules.
     """
 
     name: str
@@ -82,6 +123,8 @@ class LayerCost:
     columns: str = ""  # channel group of its inputs
     column_spread: int = 1  # consecutive inputs of one unit: the pixels of a flattened channel
     matrices: tuple[tuple[int, int], ...] = ()  # tensors of the weights: outputs, and weights per output
+    base: int = 0  # elements of its frozen parameters
+    base_bytes: int = 0  # their bytes, as their types have it: 2 a number in bfloat16
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -101,10 +144,14 @@ class LayerCost:
 
 @dataclass(frozen=True, slots=True)
 class ProductCost:
-    """Backward FLOPs per sample of work without weights of its own, such as a product of activations."""
+    """Backward FLOPs per sample of work without weights of its own, such as a product of activations.
+
+    Also of forward passes that run again in backward, because a block is checkpointed.
+    """
 
     backward_flops: float
     upstream: LayerNames  # paid only if one of these layers is trained
+    layer: str = ""  # layer whose forward pass it is, which a thinner layer and its zeros make cheaper
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +204,16 @@ class CostProfile:
     operations: tuple[OperationCost, ...] = ()
     left_at_zero: tuple[str, ...] = ()  # operations of the training step that have no price
     saved: tuple[SavedBytes, ...] = ()
+    timeline: StepTimeline | None = None  # None: not measured
     work: tuple[WorkCost, ...] | None = None  # by kind, beside FLOPs; None: not measured
-    integer_buffer_bytes: int = 0  # counters, which stay on the device
+    integer_buffer_bytes: int = 0  # counters, which stay on the device and are not of the base
     step_forward_flops: float = 0.0  # FLOPs of a step or other forward pass, independent of its batch
     step_products: tuple[ProductCost, ...] = ()  # backward FLOPs of a step, independent of its batch
     charged_as: CostProfile | None = None  # network to charge instead; see edgesim.learning.cost_models.priced_as
     numbers_scale: float = 1.0  # payload numbers of the charged network for each number of this one
     memory_scale: float = 1.0  # training memory of the charged network for each byte of this one
+    charged_base: int | None = None  # frozen parameters of the network that is charged for it; None: its own
+    charged_base_bytes: int | None = None  # their bytes; None: its own
 
     def check_batch(self, key: str, batch: int) -> None:
         """Raise ConfigError, naming the key, for batches of one sample if the model cannot be trained on them."""
@@ -181,6 +231,24 @@ class CostProfile:
     def params(self) -> int:
         """Number of parameters of the whole model."""
         return sum(layer.params for layer in self.layers)
+
+    @property
+    def base(self) -> int:
+        """Number of frozen parameters of the whole model, which are not sent with it."""
+        return sum(layer.base for layer in self.layers)
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the frozen parameters of the whole model, of the charged network if there is one."""
+        if self.charged_base_bytes is not None:
+            return self.charged_base_bytes
+        return sum(layer.base_bytes for layer in self.layers)
+
+    @property
+    def sizes(self) -> ModelSizes:
+        """Sizes of the whole model and its base, of the charged network if there is one."""
+        base = self.base if self.charged_base is None else self.charged_base
+        return ModelSizes(self.numbers(Payload()), self.nbytes(Payload()), base, self.base_bytes)
 
     @property
     def coverage(self) -> Coverage:
@@ -227,8 +295,12 @@ class CostProfile:
         flops = self.forward_flops(submodel, include, sparse)
         for layer in self.layers:
             flops += _thinned(layer.backward_flops(trained), layer.groups, shares) * density.get(layer.name, 1.0)
+        groups = {layer.name: layer.groups for layer in self.layers}
         due = (product for product in self.products if not trained.isdisjoint(product.upstream))
-        flops += sum(product.backward_flops for product in due)
+        flops += sum(
+            _thinned(product.backward_flops, groups.get(product.layer, ()), shares) * density.get(product.layer, 1.0)
+            for product in due
+        )
         if include == "all":
             flops += sum(
                 _thinned(work.backward_flops, work.groups, shares)
@@ -265,20 +337,30 @@ class CostProfile:
         trained, shares = self._trained(submodel), self._shares(submodel)
         return sum(_sizes(layer, shares)[0] for layer in self.layers if layer.name in trained or not trained_only)
 
-    def memory_bytes(self, submodel: Submodel, batch: int, moments: int = 0) -> MemoryNeed:
-        """Return the peak bytes of training a part on batches of this size. `moments`: numbers kept per parameter."""
+    def saved_bytes(self, submodel: Submodel, batch: int) -> int:
+        """Return the bytes that a step keeps from forward for backward, without parameters and buffers."""
         trained, shares = self._trained(submodel), self._shares(submodel)
-        gradients = F32_BYTES * self.submodel_params(submodel, trained_only=True)
-        need = MemoryNeed(
-            weights=F32_BYTES * sum(sum(_sizes(layer, shares)) for layer in self.layers) + self.integer_buffer_bytes,
-            gradients=gradients,
-            optimiser=moments * gradients,
-            activations=sum(
-                int(_thinned(kept.fixed + batch * kept.per_sample, kept.groups, shares))
-                for kept in self.saved
-                if not trained.isdisjoint(kept.upstream)
-            ),
+        return sum(
+            int(_thinned(kept.fixed + batch * kept.per_sample, kept.groups, shares))
+            for kept in self.saved
+            if not trained.isdisjoint(kept.upstream)
         )
+
+    def memory_bytes(self, submodel: Submodel, batch: int, moments: int = 0, scratch: int = 0) -> MemoryNeed:
+        """Return the bytes at the peak of training a part on batches of this size.
+
+        `moments`: numbers that the optimiser keeps per parameter. `scratch`: copies that it makes of a parameter while
+        it updates it, one parameter after another.
+        """
+        trained, shares = self._trained(submodel), self._shares(submodel)
+        weights = F32_BYTES * sum(sum(_sizes(layer, shares)) for layer in self.layers)
+        weights += self.integer_buffer_bytes + sum(layer.base_bytes for layer in self.layers)
+        optimiser = F32_BYTES * moments * self.submodel_params(submodel, trained_only=True)
+        largest = max((_largest(layer, shares) for layer in self.layers if layer.name in trained), default=0)
+        peak = (0, 0, 0)
+        if self.timeline is not None:
+            peak = _peak(self.timeline, trained, batch, tuple(sorted(shares.items())), F32_BYTES * scratch * largest)
+        need = MemoryNeed(weights, peak[0], optimiser, peak[1], peak[2])
         return MemoryNeed(*(_scaled(part, self.memory_scale) for part in need))
 
     def before_last(self, count: int) -> frozenset[str]:
@@ -414,6 +496,48 @@ def _thinned(amount: float, groups: Iterable[str], shares: _Shares) -> float:
     return amount
 
 
+def _largest(layer: LayerCost, shares: _Shares) -> int:
+    """Return the numbers of the largest parameter of a layer after thinning."""
+    matrices = (
+        _thinned(outputs, (layer.rows,), shares) * _thinned(each, (layer.columns,), shares)
+        for outputs, each in layer.matrices
+    )
+    vectors = _thinned(layer.params - layer.weights, (layer.rows,), shares)
+    return int(max(matrices, default=vectors))
+
+
+@lru_cache(maxsize=1024)
+def _peak(
+    timeline: StepTimeline,
+    trained: frozenset[str],
+    batch: int,
+    thinned: tuple[tuple[str, tuple[int, int]], ...],
+    scratch_bytes: int,
+) -> tuple[int, int, int]:
+    """Return the bytes of gradients, of what is kept, and of anything else at the instant that holds most."""
+    shares, last = dict(thinned), timeline.instants - 1
+    paid = [True, *(not trained.isdisjoint(owners) for owners in timeline.owners)]
+    changes: dict[int, list[int]] = {last: [0, 0, scratch_bytes]}
+    for per_sample, fixed, since, until, owners, groups, part in timeline.held:
+        if paid[owners]:
+            nbytes = fixed + batch * per_sample
+            if shares:
+                nbytes = round(_thinned(nbytes, timeline.groups[groups], shares))
+            place = _PARTS.index(part)
+            changes.setdefault(since, [0, 0, 0])[place] += nbytes
+            changes.setdefault(until, [0, 0, 0])[place] -= nbytes
+    now, most = (0, 0, 0), (0, 0, 0)
+    for instant in sorted(changes):
+        one, other, third = changes[instant]
+        now = (now[0] + one, now[1] + other, now[2] + third)
+        if instant <= last and sum(now) > sum(most):
+            most = now
+    return most
+
+
+_PARTS = ("gradient", "kept", "passing")
+
+
 def _sizes(layer: LayerCost, shares: _Shares) -> tuple[int, int]:
     """Return the parameters and buffers of a layer after thinning. Vectors have one entry per output."""
     rows = (layer.rows,)
@@ -454,6 +578,7 @@ def side_by_side(networks: Mapping[str, CostProfile]) -> SeveralProfiles:
         operations=tuple(work for profile in each for work in profile.operations),
         left_at_zero=tuple(dict.fromkeys(left for profile in each for left in profile.left_at_zero)),
         saved=tuple(kept for profile in each for kept in profile.saved),
+        timeline=_one_after_another([profile.timeline for profile in each if profile.timeline is not None]),
         work=tuple(cost for profile in each for cost in profile.work or ())
         if all(profile.work is not None for profile in each)
         else None,
@@ -462,6 +587,27 @@ def side_by_side(networks: Mapping[str, CostProfile]) -> SeveralProfiles:
         step_products=tuple(product for profile in each for product in profile.step_products),
         networks=dict(networks),
     )
+
+
+def _one_after_another(timelines: Sequence[StepTimeline]) -> StepTimeline:
+    owners: list[LayerNames] = []
+    groups: list[tuple[str, ...]] = []
+    held: list[HeldBytes] = []
+    instants = 0
+    for each in timelines:
+        held.extend(
+            one._replace(
+                since=one.since + instants,
+                until=one.until + instants,
+                owners=one.owners and one.owners + len(owners),
+                groups=one.groups + len(groups),
+            )
+            for one in each.held
+        )
+        owners.extend(each.owners)
+        groups.extend(each.groups)
+        instants += each.instants
+    return StepTimeline(instants, tuple(owners), tuple(groups), tuple(held))
 
 
 def _prefixed(name: str, profile: CostProfile) -> CostProfile:
@@ -481,7 +627,7 @@ def _prefixed(name: str, profile: CostProfile) -> CostProfile:
         return replace(group, name=own(group.name))
 
     def product_of(product: ProductCost) -> ProductCost:
-        return replace(product, upstream=all_own(product.upstream))
+        return replace(product, upstream=all_own(product.upstream), layer=own(product.layer))
 
     return replace(
         profile,
@@ -501,6 +647,12 @@ def _prefixed(name: str, profile: CostProfile) -> CostProfile:
         saved=tuple(
             replace(kept, upstream=all_own(kept.upstream), groups=tuple(map(own, kept.groups)))
             for kept in profile.saved
+        ),
+        timeline=profile.timeline
+        and replace(
+            profile.timeline,
+            owners=tuple(map(all_own, profile.timeline.owners)),
+            groups=tuple(tuple(map(own, each)) for each in profile.timeline.groups),
         ),
         work=profile.work
         and tuple(

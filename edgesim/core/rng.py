@@ -67,6 +67,7 @@ class JobStream(IntEnum):
     DROPOUT = 2  # AugFL: of both gradients of a difference
     OTHER_BATCHES = 1  # Per-FedAvg: then 0 for adaptation, 1 for the Hessian
     GENERATED = 1  # FedGen: labels and noise of generated samples
+    ADAPTERS = 1  # FLoRA: new low-rank adapters
     ALIGNMENT = 1  # FedAS
     FISHER = 2
     PROTOTYPES = 3

@@ -112,6 +112,7 @@ class Task:
     # then trades models with its one input, which keeps another model from then on.
     own_clock: Literal["fetch", "trade"] | None = None
     counted: CountedWork | None = None  # price of code that is no local rule; None: the passes and payloads
+    overlaps: bool = False  # download and upload of earlier results pass while the device computes, all from the start
     held_out: int = 0  # samples of the device on which local SGD does not train, chosen by `Context.hold_out`
 
 

@@ -10,6 +10,7 @@ from edgesim.core.model_state import ModelState as ModelState  # for modules tha
 from edgesim.core.task import Task
 
 AVERAGED = frozenset(MODEL)  # collections that can be averaged in every method
+BASE = "base"  # collection of a global model with the frozen parameters that a method has moved, by name
 SERVER = 0  # owner of the global model
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -60,6 +60,8 @@ class Setting:
     asked: Asked | None = None  # selection of devices, for methods with `Needs.asked`; None: by edge servers
     # what a controller has chosen: local steps, participants, deadline in seconds, share of the highest frequency
     steered: tuple[float | None, ...] = ()
+    base: Literal["preloaded", "once"] = "preloaded"  # how devices get the frozen parameters of their network
+    bfloat16_speedup: Arr | None = None  # of a network that runs in bfloat16; None: it takes as long as in float32
 
     def held(self, ids: Ids, now_s: float) -> Ids:
         """Return the number of samples that devices have for a job that is sent at `now_s`, shape (k,)."""
@@ -103,6 +105,7 @@ class Setting:
             "memory_bytes": self.memory_bytes,
             "labels": self.labels,
             "tier": self.tier,
+            "bfloat16_speedup": self.bfloat16_speedup,
         }
         own: dict[str, Any] = {name: column[members] for name, column in columns.items() if column is not None}
         for column in own.values():
@@ -124,6 +127,7 @@ class Setting:
 
 _WORLD = frozenset(
     {"cost", "flops_per_s", "up_bps", "down_bps", "latency_s", "memory_bytes", "deadline_s", "speeds"}
+    | {"bfloat16_speedup"}
 )  # facts of a Setting that do not affect trained weights, unless a method reads them
 
 

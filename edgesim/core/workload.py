@@ -75,6 +75,31 @@ def amounts_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mappin
     return total or None
 
 
+def clock_work(
+    task: Task, setting: Setting, ids: Ids, samples: Arr, steps: Arr, flops: Arr
+) -> tuple[Arr, Mapping[str, Arr] | None]:
+    """Return FLOPs and amounts of the kinds of work, if known, as the clocks of these devices charge them.
+
+    `flops`: those of the task, see `flops_of`. A device with a speedup in bfloat16 is charged 1 / speedup of the FLOPs
+    of each training and forward pass, without the optimiser's, and everything else as in float32.
+    """
+    amounts = amounts_of(task, setting, samples, steps)
+    if setting.bfloat16_speedup is None or task.counted is not None:
+        return flops, amounts
+    lowered, profile = np.zeros(len(ids)), profile_of(setting.cost_profile, task.submodel)
+    for work in task.passes:
+        if work.kind in ("train", "forward"):
+            lowered += setting.cost.flops(profile, replace(work, update_flops=0.0), task.submodel, samples, steps)
+    share = 1.0 / setting.bfloat16_speedup[ids]
+    if amounts is not None and "flops" in amounts:
+        faster = {kind: share * amounts[kind] for kind in _FLOPS_OF_LAYERS if kind in amounts}
+        amounts = {**amounts, **faster, "flops": np.maximum(amounts["flops"] - lowered, 0.0) + share * lowered}
+    return np.maximum(flops - lowered, 0.0) + share * lowered, amounts
+
+
+_FLOPS_OF_LAYERS = ("depthwise_flops", "forward_pointwise_flops")  # kinds of work whose FLOPs are also in `flops`
+
+
 def payload_bytes(task: Task, setting: Setting) -> tuple[float, float]:
     """Return the bytes of the model that a device gets from the server, and of its update with its report."""
     if task.counted is not None:
@@ -97,11 +122,11 @@ def full_speed_s(task: Task, setting: Setting, ids: Ids) -> Arr:
     At their highest frequencies, without slow-downs.
     """
     samples, steps = amount(task, setting, ids)
-    flops = flops_of(task, setting, samples, steps)
+    flops, amounts = clock_work(task, setting, ids, samples, steps, flops_of(task, setting, samples, steps))
     if setting.speeds is None:
         seconds: Arr = flops / setting.flops_per_s[ids]
         return seconds
-    return setting.speeds(ids, flops, amounts_of(task, setting, samples, steps), moved_bytes(task, setting))
+    return setting.speeds(ids, flops, amounts, moved_bytes(task, setting))
 
 
 def expected_s(task: Task, setting: Setting, ids: Ids) -> Arr:

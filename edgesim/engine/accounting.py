@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -13,7 +13,17 @@ from edgesim.core.job import Job
 from edgesim.engine.flows import Flow
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.fleet import Fleet
-from edgesim.world.prices.ledger import COMPUTE, NETWORK, RECEIVE, TRANSMIT, CostLedger, Use
+from edgesim.world.prices.ledger import (
+    COMPUTE,
+    DATA,
+    DEVICE_HOURS,
+    NETWORK,
+    PAYMENTS,
+    RECEIVE,
+    TRANSMIT,
+    CostLedger,
+    Use,
+)
 
 
 class Usage(NamedTuple):
@@ -27,6 +37,7 @@ class Usage(NamedTuple):
     flows: Sequence[Flow] = ()  # of peers, to this job; all over
     rest_s: tuple[float, float] | None = None  # what is left of both transfers takes, with the links to themselves
     sent: Sequence[Flow] = ()  # to a peer, of a job that trades models after it has computed; all over
+    spans_s: tuple[float, float, float] | None = None  # of phases that overlap: how long each took from the job's start
 
 
 NO_USAGE = Usage((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refused
@@ -35,6 +46,15 @@ NO_USAGE = Usage((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refused
 def dedicated_usage(job: Job, elapsed_s: float) -> Usage:
     """Return the usage of a job over dedicated links `elapsed_s` seconds after its start; inf: of the whole job."""
     prices = job.prices
+    if job.task.overlaps:
+        down_s, compute_s, up_s = prices.down_s, prices.compute_s, prices.up_s
+        spans_s = (min(elapsed_s, down_s), min(elapsed_s, compute_s), min(elapsed_s, up_s))
+        shares = (
+            _share(elapsed_s, prices.down_latency_s, down_s - prices.down_latency_s),
+            _share(elapsed_s, 0.0, compute_s),
+            _share(elapsed_s, prices.up_latency_s, up_s - prices.up_latency_s),
+        )
+        return Usage(exposed_s(spans_s), shares, spans_s=spans_s)
     if elapsed_s == inf:
         return Usage((prices.down_s, prices.compute_s, prices.up_s), (1.0, 1.0, 1.0))
     computing_s, sending_s = prices.down_s, prices.down_s + prices.compute_s  # when these phases begin
@@ -52,12 +72,30 @@ def dedicated_usage(job: Job, elapsed_s: float) -> Usage:
     )
 
 
+def exposed_s(spans_s: Sequence[float]) -> tuple[float, float, float]:
+    """Return the seconds of download, computation and upload that add up to a job whose phases begin together.
+
+    `spans_s`: how long each took. Transfers count for the seconds that they last beyond computing. The last to end has
+    them all.
+    """
+    down_s, compute_s, up_s = spans_s
+    beyond_s = max(0.0, max(down_s, up_s) - compute_s)
+    return (beyond_s, compute_s, 0.0) if down_s > up_s else (0.0, compute_s, beyond_s)
+
+
 def lacked_s(job: Job, usage: Usage) -> float:
     """Return the seconds that a job still lacked when it was broken off; over shared links with them to itself.
 
     There a latency that has begun to pass, while no bit has moved yet, counts as a whole.
     """
     prices = job.prices
+    if usage.spans_s is not None:
+        (down, compute, up), (down_s, compute_s, up_s) = usage.shares, usage.spans_s
+        if usage.rest_s is None:
+            return max(prices.down_s - down_s, prices.compute_s - compute_s, prices.up_s - up_s)
+        down_s = usage.rest_s[0] + prices.down_latency_s * (down == 0)
+        up_s = usage.rest_s[1] + prices.up_latency_s * (up == 0)
+        return max(down_s, (1.0 - compute) * prices.compute_s, up_s)
     if usage.rest_s is None:
         planned_s = (prices.down_s, prices.compute_s, prices.up_s)
         return sum(max(0.0, plan_s - spent_s) for plan_s, spent_s in zip(planned_s, usage.seconds, strict=True))
@@ -184,8 +222,7 @@ class Accounting:
         """Charge what a job spent; return that. `delivered`: the server, or its own model, has its update."""
         device, cost = job.device, self.cost(job, usage)
         if self.costs is not None:
-            for use in self.uses(job, usage, cost, delivered):
-                self.costs.book(use)
+            self.costs.book(self.uses(job, usage, cost, delivered))
         down_s, compute_s, up_s = usage.seconds
         self.ledger.charge(device, cost.down_j, cost.compute_j, cost.up_j, down_s + compute_s + up_s)
         for sent in cost.senders:
@@ -238,31 +275,34 @@ class Accounting:
         joules = flow.down_air_s * float(self._fleet.receive_w[flow.target])
         return FlowCost(flow.target, int(flow.moved_bytes), joules, flow.begins_s, flow.ends_s)
 
-    def uses(self, job: Job, usage: Usage, cost: Cost, delivered: bool) -> Iterator[Use]:
-        """Yield what devices used for a job, with the times of each activity, for the ledger of money and carbon."""
-        down_s, compute_s, up_s = usage.seconds
+    def uses(self, job: Job, usage: Usage, cost: Cost, delivered: bool) -> list[Use]:
+        """Return amounts that devices used for a job, with the times of each, for the ledger of money and carbon."""
+        device, (down_s, compute_s, up_s) = job.device, usage.seconds
         computes_s = job.sent_s + down_s + usage.wait_s
         sends_s = computes_s + compute_s
         sending = (sends_s, sends_s + up_s)
         receiving = sending if usage.sent else (job.sent_s, computes_s)  # a trade passes both ways at once
-        j_per_byte = 8.0 * float(self._fleet.j_per_bit[job.device])
-        yield Use(
-            job.device,
-            (
-                (RECEIVE, cost.down_j, *receiving),
-                (COMPUTE, cost.compute_j, computes_s, sends_s),
-                (TRANSMIT, cost.up_j, *sending),
-                (NETWORK, j_per_byte * cost.down_bytes, *receiving),
-                (NETWORK, j_per_byte * cost.up_bytes, *sending),
-            ),
-            cost.down_bytes + cost.up_bytes,
-            down_s + compute_s + up_s,
-            delivered,
-        )
+        if usage.spans_s is not None:
+            computes_s = job.sent_s
+            receiving, (_, sends_s), sending = ((job.sent_s, job.sent_s + span_s) for span_s in usage.spans_s)
+        j_per_byte = 8.0 * float(self._fleet.j_per_bit[device])
+        found: list[Use] = [
+            (device, RECEIVE, cost.down_j, *receiving),
+            (device, COMPUTE, cost.compute_j, computes_s, sends_s),
+            (device, TRANSMIT, cost.up_j, *sending),
+            (device, NETWORK, j_per_byte * cost.down_bytes, *receiving),
+            (device, NETWORK, j_per_byte * cost.up_bytes, *sending),
+            (device, DATA, cost.down_bytes + cost.up_bytes, 0.0, 0.0),
+            (device, DEVICE_HOURS, down_s + compute_s + up_s, 0.0, 0.0),
+            (device, PAYMENTS, delivered, 0.0, 0.0),
+        ]
         until_s = sends_s + up_s if usage.sent else computes_s  # of a flow under way
         for item, others in (TRANSMIT, cost.senders), (RECEIVE, cost.receivers):
             for other in others:
                 network_j = 8.0 * float(self._fleet.j_per_bit[other.device]) * other.nbytes
                 ends_s = other.ends_s if other.ends_s < inf else until_s
                 times = (other.begins_s, max(other.begins_s, ends_s))
-                yield Use(other.device, ((item, other.joules, *times), (NETWORK, network_j, *times)), other.nbytes)
+                found.append((other.device, item, other.joules, *times))
+                found.append((other.device, NETWORK, network_j, *times))
+                found.append((other.device, DATA, other.nbytes, 0.0, 0.0))
+        return found

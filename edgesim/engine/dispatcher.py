@@ -14,7 +14,9 @@ from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Plan
 from edgesim.core.update import FIRST_MODEL, ModelRef
 from edgesim.core.view import Setting
+from edgesim.engine.accounting import Usage
 from edgesim.engine.allotment import Allotment
+from edgesim.engine.base_holders import BaseHolders
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.interruptions import Interruption, Interruptions
 from edgesim.engine.pricing import Pricer
@@ -93,7 +95,8 @@ class Dispatcher:
         self._counter = counter
         self._key = key
         self._due_known = due_known
-        self._pricer = Pricer(fleet, setting, None if failures is None else failures.links)
+        self._holders = BaseHolders(setting, len(fleet))
+        self._pricer = Pricer(fleet, setting, None if failures is None else failures.links, self._holders)
         self._allotment = None if resources is None else Allotment(resources, fleet)
         self._draws = failures is not None or not self._pricer.steady  # anything about a job is left to chance
         self._jobs = 0  # of this session
@@ -127,6 +130,10 @@ class Dispatcher:
         nobody_fits = not any(fits) and min(price.memory_bytes for price in prices) > self._largest_bytes
         return PricedJobs(jobs, interruptions, battery_s, fits, nobody_fits)
 
+    def job_ended(self, job: Job, usage: Usage) -> None:
+        """Note the effects of a job that has ended on the prices of later ones."""
+        self._holders.ended(job, usage)
+
     def steer(self, deadline_s: float, clock_share: float) -> None:
         """Price the orders to come for this deadline, and at most this share of each device's highest frequency."""
         self._pricer.steer(deadline_s, clock_share)
@@ -154,6 +161,11 @@ class Dispatcher:
     ) -> Job:
         device, task = order.device, order.task
         of_server = task.start == "server"
+        due_s = inf
+        if self._due_known and of_server:
+            due_s = now_s + prices.down_s + prices.compute_s + prices.up_s
+            if task.overlaps:
+                due_s = now_s + max(prices.down_s, prices.compute_s, prices.up_s)
         job = Job(
             id=self._counter.count(device),
             device=device,
@@ -162,7 +174,7 @@ class Dispatcher:
             nth=self._trainings[device],
             base=model if of_server else FIRST_MODEL,
             sent_s=now_s,
-            due_s=now_s + prices.down_s + prices.compute_s + prices.up_s if self._due_known and of_server else inf,
+            due_s=due_s,
             prices=prices,
             inputs=order.inputs,
             wait=order.wait,

@@ -19,7 +19,7 @@ from edgesim.core.rng import Draws, Key
 from edgesim.core.selection import CellState, Expected, Informed, Known, Reported, StoredEnergy
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.view import Setting
-from edgesim.core.workload import amount, amounts_of, flops_of, full_speed_s, moved_bytes
+from edgesim.core.workload import amount, clock_work, flops_of, full_speed_s, moved_bytes
 from edgesim.engine.world import World
 from edgesim.world.fleet import Fleet
 
@@ -162,9 +162,8 @@ def expected_of(fleet: Fleet, setting: Setting, ids: Ids) -> Expected:
     task, places = Task(local_sgd=(setting.training.local_sgd(0),)), np.arange(len(ids))
     compute_s = full_speed_s(task, setting, places)
     samples, steps = amount(task, setting, places)
-    amounts = amounts_of(task, setting, samples, steps)
     air_s = [8.0 * _model_bytes(setting, up) / bps for up, bps in ((False, setting.down_bps), (True, setting.up_bps))]
-    flops = flops_of(task, setting, samples, steps)
+    flops, amounts = clock_work(task, setting, places, samples, steps, flops_of(task, setting, samples, steps))
     compute_j = fleet.full_speed_w(ids, flops, amounts, moved_bytes(task, setting)) * compute_s
     joules = compute_j + fleet.receive_w[ids] * air_s[0] + fleet.transmit_w[ids] * air_s[1]
     seconds = air_s[0] + setting.latency_s, compute_s, air_s[1] + setting.latency_s

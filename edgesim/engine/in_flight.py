@@ -67,7 +67,8 @@ class InFlight:
         ids = np.fromiter(running, np.int64, len(running))
         seen = int(np.searchsorted(ids, self._ids[-1], side="right")) if len(self._ids) else 0
         new = [each.job for each in islice(running.values(), seen, None)]
-        if len(running) <= _FEW or not self._priced or any(job.task.start == "device" for job in new):
+        apart = any(job.task.start == "device" or job.task.overlaps for job in new)  # from phases in a row
+        if len(running) <= _FEW or not self._priced or apart:
             return self._one_by_one(running.values())
         still = np.searchsorted(self._ids, ids[:seen])
         # sums depend on the order in memory, so that of the columns is always the same

@@ -18,7 +18,7 @@ import numpy as np
 import simpy
 
 from edgesim.core.job import ON_TIME_S, Completion, Job, Outcome
-from edgesim.engine.accounting import Usage, dedicated_usage, joules_of, transmit_w_of
+from edgesim.engine.accounting import Usage, dedicated_usage, exposed_s, joules_of, transmit_w_of
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.battery_loads import BatteryLoads
 from edgesim.engine.flows import Flow, Transfers, link_outage_is_too_short, unless_whole
@@ -70,8 +70,8 @@ class LegSum:
     """Amounts that the legs of a job have spent together; see `Usage`. A phase without a leg takes no time."""
 
     __slots__ = (
-        "alone_s", "down_air_s", "flow_s", "flows", "link_wait_s", "rest_s", "seconds", "sent", "shares", "up_air_s",
-        "wait_s",
+        "alone_s", "down_air_s", "flow_s", "flows", "link_wait_s", "rest_s", "seconds", "sent", "shares", "spans_s",
+        "up_air_s", "wait_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,6 +81,7 @@ class LegSum:
         self.flows: Sequence[Flow] = ()
         self.sent: Sequence[Flow] = ()
         self.alone_s: tuple[float, ...] = ()  # on air for what transfers have moved, alone on the links
+        self.spans_s: tuple[float, float, float] | None = None  # of phases that overlap
         self.rest_s: tuple[float, ...] = ()  # the same for what they have not; once the job has ended
 
     def usage(self) -> Usage:
@@ -93,7 +94,7 @@ class LegSum:
         air_s = (self.down_air_s, self.up_air_s)
         return Usage(
             (down_s, compute_s, up_s), (down, compute, up), air_s, self.link_wait_s, self.wait_s, self.flows, rest_s,
-            self.sent,
+            self.sent, self.spans_s,
         )  # fmt: skip
 
 
@@ -102,13 +103,14 @@ class Leg(ABC):
 
     phase: int  # DOWNLOAD, COMPUTATION or UPLOAD: the columns of its seconds
     can_crash = False  # a device may crash in this phase of this leg
-    __slots__ = ("driver", "since_s", "trip", "until_s")
+    __slots__ = ("driver", "since_s", "trip", "until_s", "within")
 
     def __init__(self, driver: Driver, trip: Trip) -> None:
         self.driver = driver
         self.trip = trip
         self.since_s = inf  # begun; inf: not yet
         self.until_s = inf  # over; inf: not yet
+        self.within: Overlap | None = None  # the leg of which this one is a part; None: it is the job's own
 
     def stretch(self) -> float:
         """Fix what begins now, and return how much longer it takes than foreseen when the job was sent."""
@@ -220,6 +222,9 @@ class Driver:
     def over(self, leg: Leg) -> None:
         """Go on to the next leg, as this one is over now."""
         trip, leg.until_s = leg.trip, self.env.now
+        if leg.within is not None:
+            leg.within.part_over()
+            return
         following = trip.legs[trip.at + 1] if trip.at + 1 < len(trip.legs) else None
         crash, uploads = trip.interruption, following is not None and following.can_crash
         if leg.phase == COMPUTATION and not uploads and crash.phase == UPLOAD and crash.crashes_s < inf:
@@ -532,3 +537,49 @@ class AccessTransfer(Transfer):
 
     def _down_so_far_s(self) -> float:
         return self._down_s + (self.driver.env.now - self._down_since_s if self._down_since_s < inf else 0.0)
+
+
+class Overlap(Leg):
+    """Transfers of a job that pass while its device computes; all begin together. It is over when the last part is."""
+
+    phase = COMPUTATION
+    __slots__ = ("_parts",)
+
+    def __init__(self, driver: Driver, trip: Trip) -> None:
+        super().__init__(driver, trip)
+        down, up = (AccessTransfer(driver, trip, phase) for phase in (DOWNLOAD, UPLOAD))
+        self._parts: tuple[Leg, ...] = (down, Computation(driver, trip), up)
+        for part in self._parts:
+            part.within = self
+
+    def begin(self) -> None:
+        """Start all parts."""
+        for part in self._parts:
+            part.since_s = self.since_s
+            part.begin()
+
+    def part_over(self) -> None:
+        """Be over if all parts are."""
+        if all(part.until_s < inf for part in self._parts):
+            self.driver.over(self)
+
+    def add(self, total: LegSum) -> None:
+        """Add the parts, with the seconds of transfers beyond computing alone."""
+        for part in self._parts:
+            part.add(total)
+        down_s, compute_s, up_s = total.seconds
+        total.spans_s = (down_s, compute_s, up_s)
+        total.seconds = list(exposed_s(total.spans_s))
+        # waits for links that computing covers are none of the job's seconds
+        total.flow_s = min(total.flow_s, sum(total.alone_s) + total.seconds[DOWNLOAD] + total.seconds[UPLOAD])
+
+    def settle(self) -> None:
+        """Let the parts be over that are due at this very instant."""
+        for part in self._parts:
+            if part.until_s == inf:
+                part.settle()
+
+    def close(self, through: bool) -> None:
+        """Take the transfers off the links."""
+        for part in self._parts:
+            part.close(through)

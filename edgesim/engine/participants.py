@@ -16,7 +16,7 @@ from edgesim.engine.accounting import NO_USAGE
 from edgesim.engine.dispatcher import JobCounter, PricedJobs
 from edgesim.engine.flows import Flows
 from edgesim.engine.inbox import Inbox
-from edgesim.engine.legs import AccessTransfer, Computation, Driver, JobOwner, Trip
+from edgesim.engine.legs import AccessTransfer, Computation, Driver, JobOwner, Overlap, Trip
 from edgesim.engine.meetings import Meetings
 from edgesim.engine.peers import PeerExchange
 from edgesim.engine.reachability import Presence
@@ -117,6 +117,9 @@ class Devices(Participants):
                 among_peers.append(trip)
             elif driver.network is None:
                 driver.start_known(trip, inf if priced.battery_s is None else priced.battery_s[place])
+            elif job.task.overlaps:
+                trip.legs = (Overlap(driver, trip),)
+                driver.start(trip)
             else:
                 down, up = (AccessTransfer(driver, trip, phase) for phase in (DOWNLOAD, UPLOAD))
                 trip.legs = (down, Computation(driver, trip), up)

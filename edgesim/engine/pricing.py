@@ -16,7 +16,8 @@ from edgesim.core.price_list import F32_BYTES, profile_of
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Task
 from edgesim.core.view import Setting
-from edgesim.core.workload import amount, amounts_of, flops_of, moved_bytes, payload_bytes
+from edgesim.core.workload import amount, clock_work, flops_of, moved_bytes, payload_bytes
+from edgesim.engine.base_holders import BaseHolders
 from edgesim.world.compute.governors.cpu import CpuWork
 from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
@@ -132,7 +133,11 @@ class _Known(NamedTuple):
 class Pricer:
     """Prices the jobs of one session. Prices that never change are remembered."""
 
-    def __init__(self, fleet: Fleet, setting: Setting, links_up: OnOff | None = None) -> None:
+    def __init__(
+        self, fleet: Fleet, setting: Setting, links_up: OnOff | None = None, holders: BaseHolders | None = None
+    ) -> None:
+        """`holders`: devices whose downloads do not bring the base of their network; None: all devices."""
+        self._holders = holders
         self._fleet = fleet
         self._setting = setting
         self._links_up = links_up  # None: links never fail
@@ -161,7 +166,10 @@ class Pricer:
         `draws`: None if there is no need for any, as `steady` says; `share`: None if all of the computation is done;
         `choices`: as in `prices`. Raises ConfigError if a price is too large.
         """
-        if not choices and self.steady and share is None and len(orders) <= _FEW and orders[0].task.counted is None:
+        alike = not choices and self.steady and share is None
+        if alike and self._holders is not None:
+            alike = not self._holders.lack(np.array([order.device for order in orders]))
+        if alike and len(orders) <= _FEW and orders[0].task.counted is None:
             return [self._remembered(order) for order in orders]
         return _of_each(self.prices(orders, now_s, draws, 1.0 if share is None else share, choices))
 
@@ -186,13 +194,14 @@ class Pricer:
             for task, where in _by_task(orders):
                 some = Draws(draws.key, draws.ids[where], draws.nth[where])
                 own = [choices[place] for place in where] if choices else ()
-                columns[:, where] = self._of_task(task, now_s, some, share[where], own)
+                base_bytes = 0.0 if self._holders is None else self._holders.nbytes(task, some.ids)
+                columns[:, where] = self._of_task(task, now_s, some, share[where], own, base_bytes)
         prices: Prices[Arr] = Prices(*columns)
         self._check_amounts(prices, draws.ids)
         return prices
 
     def of_devices(self, task: Task, ids: Ids) -> Prices[Arr]:
-        """Return the prices of a task that starts at 0 on these devices, arrays of shape (k,).
+        """Return the prices of a task that starts at 0 on these devices, which have the base, arrays of shape (k,).
 
         Raises ConfigError if a price is too large.
         """
@@ -219,7 +228,7 @@ class Pricer:
         cycles, memory_s = np.empty(len(orders)), np.empty(len(orders))
         for task, where in _by_task(orders):
             ids = np.array([orders[place].device for place in where])
-            amounts = self._amounts(task, self._work(task, ids, now_s))
+            amounts = self._amounts(task, ids, self._work(task, ids, now_s))
             cycles[where], memory_s[where] = self._fleet.work(ids, *amounts)
         return CpuWork(cycles, memory_s)
 
@@ -247,7 +256,7 @@ class Pricer:
         if self._last is not None and task == self._last.task:
             return self._last._replace(task=task)
         local_sgd = tuple(replace(sgd, lr=0.0) for sgd in task.local_sgd)  # which changes from round to round
-        key = (task.start, task.submodel, task.down, task.up, task.passes, local_sgd, task.held_out)
+        key = (task.start, task.submodel, task.down, task.up, task.passes, local_sgd, task.held_out, task.overlaps)
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
@@ -269,8 +278,15 @@ class Pricer:
         check_amount(key.format(block=block), on, float(column[place]), unit)
 
     def _of_task(
-        self, task: Task, now_s: float, draws: Draws, share: Arr, choices: Sequence[JobChoice] = ()
+        self,
+        task: Task,
+        now_s: float,
+        draws: Draws,
+        share: Arr,
+        choices: Sequence[JobChoice] = (),
+        base_bytes: Arr | float = 0.0,
     ) -> Prices[Arr]:
+        """Return the prices of orders of one task. `base_bytes`: of frozen parameters that the download brings too."""
         fleet, ids = self._fleet, draws.ids
         own = any(each.kind in ("train", "forward") and each.samples is not None for each in task.passes)
         if own and self._setting.arrivals is not None:
@@ -301,12 +317,15 @@ class Pricer:
                 down_air_bytes=nothing,
                 up_air_bytes=nothing,
             )
+        down_bytes = down_bytes + base_bytes
         down_s, down_air_s, down_latency_s = self._transfer(down_bytes, False, begin_s, draws)
-        comm_s = self._comm_s(ids, down_s, message_bytes)
+        comm_s = nothing if task.overlaps else self._comm_s(ids, down_s, message_bytes)
         frequency_hz = np.array([each.frequency_hz for each in choices]) if choices else None
-        compute_s, compute_j = self._compute(task, work, comm_s, begin_s + down_s, draws, frequency_hz)
+        computes_s = begin_s if task.overlaps else begin_s + down_s
+        compute_s, compute_j = self._compute(task, work, comm_s, computes_s, draws, frequency_hz)
         compute_s, compute_j = share * compute_s, share * compute_j
-        up_s, up_air_s, up_latency_s = self._transfer(message_bytes, True, begin_s + down_s + compute_s, draws)
+        sends_s = begin_s if task.overlaps else computes_s + compute_s
+        up_s, up_air_s, up_latency_s = self._transfer(message_bytes, True, sends_s, draws)
         transmit_w, up_air_bytes = fleet.transmit_w[ids], fleet.air_bytes(ids, message_bytes, True, draws)
         if choices:
             transmit_w = np.array([each.drawn_w for each in choices])
@@ -339,15 +358,15 @@ class Pricer:
         comm_s: Arr = down_s + self._fleet.latency_s[ids] + 8.0 * up_bytes / self._fleet.up_bps[ids]
         return comm_s
 
-    def _amounts(self, task: Task, work: _Work) -> tuple[Arr, Mapping[str, Arr] | None, float]:
+    def _amounts(self, task: Task, ids: Ids, work: _Work) -> tuple[Arr, Mapping[str, Arr] | None, float]:
         """Return FLOPs, amounts of the kinds of work, if known, and bytes of payloads, as `Fleet.work` takes them."""
-        setting = self._setting
-        return work.flops, amounts_of(task, setting, work.samples, work.steps), moved_bytes(task, setting)
+        flops, amounts = clock_work(task, self._setting, ids, *work)
+        return flops, amounts, moved_bytes(task, self._setting)
 
     def _compute(
         self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws, frequency_hz: Arr | None = None
     ) -> tuple[Arr, Arr]:
-        flops, amounts, moved = self._amounts(task, work)
+        flops, amounts, moved = self._amounts(task, draws.ids, work)
         seconds, joules = self._fleet.compute(
             draws.ids, flops, comm_s, self._setting.deadline_s, start_s, draws, amounts, moved, frequency_hz
         )
@@ -372,7 +391,7 @@ def memory_bytes(task: Task, setting: Setting) -> int:
     if task.counted is not None:
         return task.counted.memory_bytes
     needs = (
-        profile_of(setting.cost_profile, task.submodel).memory_bytes(task.submodel, s.batch, s.moments).total
+        profile_of(setting.cost_profile, task.submodel).memory_bytes(task.submodel, s.batch, s.moments, s.scratch).total
         for s in task.local_sgd
     )
     return max(needs, default=0)

@@ -48,6 +48,7 @@ class _Closed(NamedTuple):
 
     facts: Answer[AggregationFacts]
     scores: Answer[Mapping[str, Score]] | None  # None: not evaluated
+    current: Answer[Mapping[str, Score]] | None  # on the classes that have appeared; None: not evaluated
     personal: Answer[Mapping[int, Score]] | None
     round: int
     version: int
@@ -270,10 +271,14 @@ class Rounds:
         """Return a round that is just closed; its new model is scored if that is due, which takes no simulated time."""
         session, due = self.session, self._is_due
         scores = session.learner.evaluate(session.model) if due else None
+        arrivals = session.setting.arrivals if due and self._evaluation.current else None
+        classes = None if arrivals is None else arrivals.classes(session.now_s)
+        current = session.learner.evaluate(session.model, classes) if classes else None
         personal = session.learner.evaluate_personal() if due and self._evaluation.personal else None
         return _Closed(
             result.facts,
             scores,
+            current,
             personal,
             round=session.round,
             version=session.model.version,
@@ -293,6 +298,8 @@ class Rounds:
             scores = closed.scores.get()
             for split, score in scores.items():
                 self._write_evaluation(closed, split, score)
+            if closed.current is not None and (current := closed.current.get()):
+                self._write_evaluation(closed, "current", current["test"])
             losses = [score.loss for score in scores.values() if score.has_loss]
             if "test" in scores:
                 metrics = {**scores["test"].metrics, "loss": scores["test"].loss}

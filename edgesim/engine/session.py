@@ -281,6 +281,7 @@ class Session:
         """Charge a job that has just ended, write its row and hold its update; return its completion."""
         del self.running[job.id]
         row = self.rows.append(self._charged(job, outcome, usage))
+        self._dispatcher.job_ended(job, usage)
         delivered = outcome in DELIVERED
         if delivered:
             self.server_buffer.add(job, row)

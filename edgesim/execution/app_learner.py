@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from edgesim.core.app import App, AppClock, Call, Called, DeviceCode
-from edgesim.core.backend import Assignment, Backend, Result, Score
+from edgesim.core.backend import Assignment, Backend, Classes, Result, Score
 from edgesim.core.errors import ContractError, EdgesimError
 from edgesim.core.job import DELIVERED, Completion, Job
 from edgesim.core.learner import AggregationFacts, Answer, Ready, ServerStep
@@ -177,7 +177,7 @@ class CallBackend(Backend):
         """Raise ContractError: an app trains by itself."""
         raise ContractError("an app has no local rule")
 
-    def evaluate(self, model: ModelState) -> Mapping[str, Score]:
+    def evaluate(self, model: ModelState, classes: Classes = None) -> Mapping[str, Score]:
         """Return no scores: an app tests by itself."""
         return {}
 
@@ -298,7 +298,7 @@ class AppLearner:
         notes, self._notes = self._notes, {}
         return ServerStep(self.model, Ready(AggregationFacts(metrics=notes)))
 
-    def evaluate(self, model: ModelRef) -> Answer[Mapping[str, Score]]:
+    def evaluate(self, model: ModelRef, classes: Classes = None) -> Answer[Mapping[str, Score]]:
         """Return the scores that the app has noted since the last round."""
         scores, self._scores = self._scores, {}
         return Ready(scores)

@@ -210,7 +210,7 @@ class Graph:
                 continue
             try:
                 if isinstance(work, Scoring):
-                    self._finish(node, backend.evaluate(work.model))
+                    self._finish(node, backend.evaluate(work.model, work.classes))
                 else:
                     self._finish(node, backend.evaluate_personal(work.models))
             except Exception as error:

@@ -8,10 +8,20 @@ answers are not computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from edgesim.core.backend import Assignment, Backend, FuturesBackend, PersonalScoring, Result, Score, Scoring
+from edgesim.core.backend import (
+    Assignment,
+    Backend,
+    Classes,
+    FuturesBackend,
+    PersonalScoring,
+    Result,
+    Score,
+    Scoring,
+)
 from edgesim.core.errors import ContractError
 from edgesim.core.job import Completion, Job
 from edgesim.core.learner import AggregationFacts, Answer, Ready, ServerStep
@@ -85,7 +95,7 @@ class FederatedLearner:
         self._best: tuple[float, Node] = (-inf, self._first)  # highest rank in a test, and the first model with it
         self.model = ModelRef(owner, 0)
         self._decides = decides or key
-        self._plans_from = method.init(setting, self._decides.at(Purpose.INIT, 1))  # without feedback, in all rounds
+        self._plans_from = method.init(setting, self._decides.at(Purpose.INIT, 1))  # known without training
         self._state = self.graph.given(self._plans_from, self.memo.name("state", self._plans_from))
         self._reported = self._first  # the newest model for whose aggregation the answer has been asked
         self._newest: bytes | None = None  # identity of the newest aggregation
@@ -177,6 +187,9 @@ class FederatedLearner:
         used = delivered(completions)
         if not self.trains:
             self.model = version if used else self.model
+            if used:
+                jobs, setting = [each.job for each in used], self._server(view).setting
+                self._plans_from = self.method.foreseen(self._plans_from, jobs, setting)
             return ServerStep(self.model, Ready(AggregationFacts(server_flops=self._foreseen_flops(used))))
         self._settle([c.job for c in used])
         self._round, model = view.round, self._models.get(self.model)
@@ -208,16 +221,18 @@ class FederatedLearner:
         self._newest = newest.id
         self.memo.reuse(newest.id, self._nodes, self.method)
 
-    def evaluate(self, model: ModelRef) -> Answer[Mapping[str, Score]]:
-        """Score a global model and remember the first one with the highest rank; without training return no scores."""
+    def evaluate(self, model: ModelRef, classes: Classes = None) -> Answer[Mapping[str, Score]]:
+        """Score a global model; without training return no scores. Remember the first with the highest rank over all
+        classes."""
         if not self.trains:
             return Ready({})
         node = self._models.get(model)
-        scored = self.graph.worked(self.memo.name("scores", node.id), Scoring, node)
+        some = () if classes is None else (classes,)
+        scored = self.graph.worked(self.memo.name("scores", node.id, *some), partial(Scoring, classes=classes), node)
         scores: PendingAnswer[Mapping[str, Score]] = self._ask(scored.id, scored, [scored])
 
         def compare(found: Mapping[str, Score]) -> None:
-            if "test" in found and found["test"].rank > self._best[0]:
+            if classes is None and "test" in found and found["test"].rank > self._best[0]:
                 self._best = found["test"].rank, node
 
         scores.then(compare)

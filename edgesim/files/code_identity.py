@@ -25,7 +25,7 @@ from edgesim.core.limits import memory_bytes
 from edgesim.files.code_walk import code_digest, version_of
 from edgesim.files.loaded_code import Unidentified, check_own
 
-_LIBRARIES = ("torch", "torchvision", "numpy")
+_LIBRARIES = ("torch", "torchvision", "numpy", "transformers", "peft", "timm")
 _DECODERS = ("pillow", "pyarrow")
 # Prefixes of environment variables that choose kernels, whose values may change rounding.
 _KERNELS = ("ATEN_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "NVIDIA_TF32", "CUBLAS_", "TORCH_ALLOW_TF32")

@@ -26,6 +26,7 @@ from edgesim.files.reading import quoted
 from edgesim.foreign.counting import Counter
 from edgesim.foreign.isolation import NamesKept, name_of, own_interrupts, put_back, text_of
 from edgesim.foreign.loops import ROUND, LoopPrice, OwnLoop, fitted
+from edgesim.learning.models.build import base_digest, base_of, digest_of, sent_buffers
 from edgesim.learning.models.seeding import all_seeded
 from edgesim.learning.train.context import Context
 
@@ -192,6 +193,7 @@ def _called(loop: OwnLoop, local: LocalState, local_sgd: LocalSGD, context: Cont
     function = function_of("method.local", loop.loop, "model", "data", "config")
     seed = key.at(0).word()  # of the order of batches in edgesim's own local SGD
     model, data = context.network(local.weights), DeviceData(context, key.at(1).word())
+    base, before = base_digest(model), {name: value._version for name, value in base_of(model).items()}
     config = LoopConfig(
         {
             **asdict(local_sgd),
@@ -222,6 +224,9 @@ def _called(loop: OwnLoop, local: LocalState, local_sgd: LocalSGD, context: Cont
         raise EdgesimError(f"method.local: {loop.loop} fails on {_job(context)}: {fault} ({place})") from error
     counted, of = counter.counted(), f"method.local: {loop.loop} on {_job(context)}"
     answer = LoopAnswer.read(of, returned, len(data), counted.steps)
+    changed = [name for name, value in base_of(model).items() if value._version != before.get(name)]
+    if changed and digest_of(base_of(model)) != base:
+        raise EdgesimError(f"{of}: must not change frozen parameters, which all devices share: {quoted(changed[0])}")
     take_back(of, model, local)
     work = {**counted.work, "flops": counted.flops, "steps": float(counted.steps)}
     if counted.samples is None:  # no data loader tells how many it gave
@@ -242,8 +247,7 @@ def take_back(of: str, model: nn.Module, local: LocalState) -> None:
 
     `of`: the beginning of the EdgesimError that is raised if they are not those of the job.
     """
-    floats = {name: value for name, value in model.named_buffers() if value.is_floating_point()}
-    for kind, trained in (("params", dict[str, Tensor](model.named_parameters())), ("buffers", floats)):
+    for kind, trained in (("params", dict[str, Tensor](model.named_parameters())), ("buffers", sent_buffers(model))):
         held: Mapping[str, Tensor] = local.weights.get(kind, {})
         for name in dict.fromkeys([*held, *trained]):
             before, after = (tuple(each[name].shape) if name in each else "none" for each in (held, trained))

@@ -96,7 +96,7 @@ class TorchServerTools(Averaging):
         total = math.fsum(torch.stack(losses).tolist())  # the only time that the CPU waits for a device
         profile = self.cost_profile
         self._spent.flops += profile.forward_flops() * len(rows) + profile.step_forward_flops * len(losses)
-        return total / len(rows)
+        return total / self._amount(rows)
 
     def gradient(
         self,
@@ -123,7 +123,8 @@ class TorchServerTools(Averaging):
                 sum_ += gradient
         self._spent.flops += self.cost_profile.train_flops(frozen) * len(rows)
         self._spent.flops += self.cost_profile.step_flops(Submodel(frozen=frozen)) * len(chunks)
-        return {name: (sum_ / len(rows)).cpu() for name, sum_ in zip(wrt, total, strict=True)}
+        amount = self._amount(rows) if soft is None else len(rows)
+        return {name: (sum_ / amount).cpu() for name, sum_ in zip(wrt, total, strict=True)}
 
     def take_flops(self) -> float:
         """Return the FLOPs spent since the last call."""
@@ -195,6 +196,9 @@ class TorchServerTools(Averaging):
     def _load(self, model: ModelState) -> None:
         load(self.module, copy_for(self.module, model))
         self.module.eval()
+
+    def _amount(self, rows: Tensor) -> float:
+        return self.objective.amount(self.data.labels_at(self.split, rows))
 
     def _loss(self, rows: Tensor, soft: Soft | None = None) -> Tensor:
         """Return the sum of the losses of some samples."""

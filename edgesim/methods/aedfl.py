@@ -45,7 +45,7 @@ _MOST_TRUST = math.log(10.0)  # a neighbour may count ten times as much as by it
 
 @dataclass(frozen=True, kw_only=True)
 class AEDFL(OwnClockMethod):
-    """Each peer fetches the newest models of its neighbours, mixes them with its own, and trains without waiting.
+    """Peers mix the newest models of their neighbours with their own and train, without waiting (from the abstract).
 
     The weight of model k in the mix is proportional to m_k exp(v_k) / (s_k + 1)^`staleness_a`. The staleness s_k comes
     from clocks that travel with models, 4 bytes each. A job sets its device's clock to the latest clock that the device

@@ -39,7 +39,7 @@ class _Told:
 
 @dataclass(frozen=True, kw_only=True)
 class Comet(PublicAnswers):
-    """For devices with different networks: while a device trains, it is pulled to the mean logits of its cluster.
+    """For devices with different networks: training pulls a device to the mean logits of its cluster (from memory).
 
     Devices send logits on public samples. The server sorts them into `clusters` by k-means over all logits of a device
     as one vector, and sends a device the mean of its cluster at its next job. The loss of a step is then the

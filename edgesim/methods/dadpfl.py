@@ -51,10 +51,10 @@ class _Settings(NamedTuple):
     eta: float
 
 
-_PAPER = _Settings("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 1.0, 0.0)
+_RECONSTRUCTED = _Settings("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 1.0, 0.0)
 _PRESETS = {
-    "paper": _PAPER,
-    "paper_literal": _PAPER._replace(gamma=0.9, eta=1.0),
+    "reconstructed": _RECONSTRUCTED,
+    "printed": _RECONSTRUCTED._replace(gamma=0.9, eta=1.0),
     "authors": _Settings("step_down", "authors", "shared", "norms", "authors", 21, "trained", 1.0, 0.0),
 }
 
@@ -76,7 +76,7 @@ class DADPFL(Method):
     layer can spare. In such a round a device `sends` the "pruned" model or the "trained" one. The `preset` sets the
     keys that are left out. The metrics hold the means of `sparsity`, `change` and `vote`.
 
-    Three values below are for the presets `paper`, `paper_literal` and `authors`. All else is as for `dispfl`; with
+    Three values below are for the presets `reconstructed`, `printed` and `authors`. All else is as for `dispfl`; with
     `reuse = 0` and `max_prunings = 0` every bit is. Votes, one byte to every device, travel free of charge. Prices
     depend on how many weights devices have pruned, so the method does not run on the null backend. The work and
     messages of a device are priced by the mask under which it trains. This is exact except for the message of a round
@@ -90,16 +90,18 @@ class DADPFL(Method):
     this round`.
     """
 
-    preset: Literal["paper", "paper_literal", "authors"] = "paper"
-    """Sets the keys that are left out below. `"paper_literal"` takes the printed pruning settings literally.
+    preset: Literal["reconstructed", "printed", "authors"] = "reconstructed"
+    """Sets the keys that are left out below. `"reconstructed"` is the paper with pruning settings under which its
+    figures are possible: `gamma` 1 and `eta` 0 are not printed. `"printed"` takes the printed 0.9 and 1 as these two.
     `"authors"` does the same as the released code.
     """
     reuse: CountOrZero | None = None
     """N. The paper has 10, which is M. Unset: all neighbours, so also the 2 of a ring, where the code ignores the cap.
     """
     wait_select: Select = "lowest_index"
-    """"The N fastest". In the code these are the first in the order. In the paper each device has an order of its own,
-    with which two devices could wait for each other. Here, as in the code, there is one order for all.
+    """The paper has "the N fastest clients". The code takes the N first in the order, whatever their speed:
+    `"lowest_index"`. The words mean `"first_finish"`. In the paper each device has an order of its own, with which two
+    devices could wait for each other. Here, as in the code, there is one order for all.
     """
     wait_schedule: Schedule | None = None  # wait for equally many in all rounds, or for fewer and fewer
     """`"constant"` / the same / `"step_down"`: as run, the code lowers N to 0 in equal blocks of rounds."""

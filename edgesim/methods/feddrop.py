@@ -2,7 +2,7 @@
 
 Source: D. Wen, K.-J. Jeon and K. Huang, "Federated Dropout - A Simple Approach for Enabling Federated Learning on
 Resource Constrained Devices" (2022); as the baseline of the FedPMT paper, with the ratios of Table 5.2 in H. Wu, PhD
-thesis, York University (2023), which calls the ratios dropout rates although they are the shares that stay.
+thesis, York University (2023). It calls the ratios dropout rates. Its operation counts use them as shares that stay.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class FedDrop(MeanByEntry):
     """For fleets of unequal speed: new random units for every device and round, fewer for slower devices.
 
     `keep`: the share of units that stay, in (0, 1]; a number for all, or one for each capability level. "paper" has the
-    shares of Table 5.2 for its networks. "match_measured" gives level i the least thousandth, from 0.1 on, with which a
+    shares of Table 5.2 for its networks. "paper_dropped" takes each share below 1 for the share that is dropped, as
+    the heading of the table says. "match_measured" gives level i the least thousandth, from 0.1 on, with which a
     training step costs as many FLOPs as one of FedPMT's width i; `widths` are FedPMT's, by default one per layer.
     `channels`: the hidden linear layers are thinned, or also the channels of convolutions; inputs and outputs stay.
     `draw`: "exact" keeps floor(share n + 1/2) of n units, "bernoulli" draws each unit independently; at least one
@@ -60,9 +61,10 @@ class FedDrop(MeanByEntry):
     Paper: arXiv 2109.15258.
     """
 
-    keep: Literal["paper", "match_measured"] | float | tuple[float, ...] = "match_measured"
+    keep: Literal["paper", "paper_dropped", "match_measured"] | float | tuple[float, ...] = "match_measured"
     """Table 5.2 of Wu's thesis has a share for each level of its three networks, `"paper"`, under the heading
-    "dropout rate" though its caption and its numbers make it the share that stays. These shares match FedPMT by the
+    "dropout rate" though its caption and its numbers make it the share that stays. A program that passed them to a
+    dropout layer would drop them, `"paper_dropped"`. Only the shares that stay match FedPMT by the
     paper's own count of operations. By measured FLOPs other shares match. With convolutions, which stay, no share
     matches, and 0.1, the paper's cap, remains. FedDHAD's comparison uses 0.5 for all devices.
     """
@@ -138,21 +140,24 @@ class FedDrop(MeanByEntry):
 
     def _shares(self, cost_profile: Any, levels: int) -> tuple[float, ...]:
         """Return the share that each level keeps."""
-        if self.keep == "paper":
-            if (cost_profile.params, levels) not in _PAPER:
-                known = ", ".join(f"{params} parameters at {count} levels" for params, count in _PAPER)
-                raise ConfigError(
-                    f"method.keep: 'paper' knows networks of {known}; "
-                    f"{cost_profile.model} has {cost_profile.params}, the fleet {levels} levels"
-                )
-            return _PAPER[cost_profile.params, levels]
         if self.keep == "match_measured":
             layers = len(cost_profile.layers)
             depths = self.widths or tuple(range(1, layers + 1))
             if max(depths) > layers:
                 raise ConfigError(f"method.widths: must be at most the model's {layers} layers, found {list(depths)}")
             return tuple(self._matching(depth, cost_profile) for depth in depths)
-        return self.keep if isinstance(self.keep, tuple) else (self.keep,) * levels
+        if isinstance(self.keep, str):
+            if (cost_profile.params, levels) not in _PAPER:
+                known = ", ".join(f"{params} parameters at {count} levels" for params, count in _PAPER)
+                raise ConfigError(
+                    f"method.keep: {self.keep!r} knows networks of {known}; "
+                    f"{cost_profile.model} has {cost_profile.params}, the fleet {levels} levels"
+                )
+            shares = _PAPER[cost_profile.params, levels]
+            return shares if self.keep == "paper" else tuple(round(1 - share, 2) or 1.0 for share in shares)
+        if isinstance(self.keep, float | int):
+            return (float(self.keep),) * levels
+        return self.keep
 
     def _matching(self, depth: int, cost_profile: Any) -> float:
         """Return the least share with which training costs as many FLOPs as training the last `depth` layers."""

@@ -29,7 +29,7 @@ _WITH_GRADIENT = Payload(collections=frozenset({*MODEL, "gradient"}))
 
 @dataclass(frozen=True, kw_only=True)
 class Fedl(Method):
-    """For unequal data: each device replaces its own gradient at the received model by `eta` times that of all devices.
+    """For unequal data: each device replaces its own gradient at the received model by `eta` times the mean one.
 
     A device minimises F_k(w) + <eta G - F_k'(w received), w> by local SGD, so it steps along g + eta G - F_k'(w
     received). Then it sends its model and the gradient of all its samples there. The new model and G are the means by

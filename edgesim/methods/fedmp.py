@@ -78,7 +78,7 @@ class Bandit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedMP(MeanByEntry):
-    """Each device trains a network pruned by a ratio of its own, learned by a bandit: slower devices get thinner ones.
+    """Each device trains a network pruned by a ratio that a bandit learns, thinner if it is slow (from memory).
 
     A device of ratio a trains ceil((1 - a) n) of the n units of every layer, the units with the largest weights. The
     size of a unit is the sum of the absolute weights that produce it, in the newest global model. Ratios come from a

@@ -45,9 +45,13 @@ class FedNova(Method):
     """
 
     mu: NonNegativeFactor = 0.0
-    """The FedDHAD paper's comparison does not use the proximal variant of Wang et al."""
+    """Factor of the proximal term, mu / 2 times the squared distance from the received model. The FedDHAD paper's
+    comparison does not use it.
+    """
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """The global momentum factor of the published code (`gmf`), also 0 there."""
+    """Momentum of the server: the share of the last move that the next one repeats. The published code calls it `gmf`
+    and has 0, too.
+    """
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a state without velocity. Raises ConfigError unless devices train by SGD without Nesterov momentum."""

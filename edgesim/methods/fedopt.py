@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.method import Aggregate, Method, ServerContext
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting
@@ -21,8 +21,8 @@ from edgesim.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedOpt(FedAvg, ServerOptimizer):
-    """Base class of FedAvg with a server optimiser. Its hyper-parameters are keys of the method.
+class Stepping(Method, ServerOptimizer):
+    """Base class of methods with a server optimiser of their own. Its hyper-parameters are keys of the method.
 
     `server_optimizer` of the scenario does the same for other methods.
     """
@@ -34,15 +34,20 @@ class FedOpt(FedAvg, ServerOptimizer):
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the model after an optimiser step towards FedAvg's mean."""
+        """Return the model after an optimiser step towards the mean."""
         mean = super().combine(state, global_model, updates, server, key)
-        assert mean.model is not None  # FedAvg's, of at least one update
+        assert mean.model is not None  # of at least one update
         moments, model = stepped(self, state["moments"], global_model, mean.model)
         return Aggregate({**state, "moments": moments}, model)
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
         """Return the FLOPs of the optimiser's step."""
         return step_flops(self, setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedOpt(Stepping, FedAvg):
+    """Base class of FedAvg with a server optimiser."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,4 +86,9 @@ class FedYogi(FedOpt, Yogi):
     """
 
 
-PLUGINS = {"fedavgm": FedAvgM, "fedadagrad": FedAdagrad, "fedadam": FedAdam, "fedyogi": FedYogi}
+PLUGINS: dict[str, type[Method]] = {
+    "fedavgm": FedAvgM,
+    "fedadagrad": FedAdagrad,
+    "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+}

@@ -132,9 +132,9 @@ class FedPMT(MeanByEntry):
 
     def _within_memory(self, widths: np.ndarray, setting: Setting) -> list[int]:
         """Return each device's width, or the largest that fits its memory if that is smaller (at least 1)."""
-        batch, moments = setting.training.batch, setting.training.local_sgd(0).moments
+        sgd, of = setting.training.local_sgd(0), setting.cost_profile
         submodels = [self._submodel(width, setting) for width in range(1, len(self._depths(setting)) + 1)]
-        needs = np.array([setting.cost_profile.memory_bytes(submodel, batch, moments).total for submodel in submodels])
+        needs = np.array([of.memory_bytes(part, sgd.batch, sgd.moments, sgd.scratch).total for part in submodels])
         fitting = np.maximum((needs[None, :] <= setting.memory_bytes[:, None]).sum(axis=1), 1)
         return np.minimum(widths, fitting).tolist()
 

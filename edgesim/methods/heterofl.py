@@ -75,18 +75,8 @@ class HeteroFL(Method):
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the rank of every device's rate, from 1, if it stays. Raises ConfigError if keys do not fit."""
-        count, found = len(self.rates), list(self.rates)
-        if found != sorted(set(found)):
-            raise ConfigError(f"method.rates: must rise, found {found}")
-        if self.proportions is not None and len(self.proportions) != count:
-            raise ConfigError(
-                f"method.proportions: must be as many as the {count} of method.rates, found {len(self.proportions)}"
-            )
-        if self.tiers == "level" and self.proportions is not None:
-            raise ConfigError("method.proportions: are those of rates that are drawn, found method.tiers 'level'")
-        highest = setting.of_members().level.max()
-        if self.tiers == "level" and highest > count:
-            raise ConfigError(f"fleet.level: method.rates has a rate for {count} levels, found level {highest}")
+        found = list(self.rates)
+        check_tiers("rates", self.rates, self.tiers, self.proportions, setting)
         if self.rates[0] < 1 and not setting.cost_profile.groups:
             raise ConfigError(
                 f"model.name: {setting.cost_profile.model} has no hidden unit to leave out; "
@@ -96,18 +86,14 @@ class HeteroFL(Method):
         for rate in self.rates:
             groups = groups_of(setting.cost_profile, "all")
             check_kept(groups, setting.cost_profile, f"method.rates: at {rate:g}", partial(units_at, rate))
-        setting.cost.check(widths=count)
-        devices = setting.devices
-        if self.tiers == "level":
-            return {"rank": setting.level.tolist()}
-        places = key.numpy().permutation(devices)
-        return {"rank": setting.by_device(self._ranks((places + 0.5) / devices)).tolist()}
+        return {"rank": tiers_of_devices(len(found), self.tiers, self.proportions, setting, key)}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the slice of their rate."""
         setting, ranks = view.setting, state["rank"]
         if self.tiers == "dynamic":
-            ranks = self._ranks(key.at(PlanStream.RATES, 0).numpy().random(len(setting.samples))).tolist()
+            shares = key.at(PlanStream.RATES, 0).numpy().random(len(setting.samples))
+            ranks = _by_proportions(shares, len(self.rates), self.proportions).tolist()
         local_sgd = (setting.training.local_sgd(view.round),)
         devices = view.choose(key).tolist()
 
@@ -139,12 +125,6 @@ class HeteroFL(Method):
         """Return the indices of the `count` of `size` units of a device in a round counted from 0: the first ones."""
         return tuple(range(count))
 
-    def _ranks(self, shares: np.ndarray) -> Ids:
-        """Return the ranks of rates at positions in [0, 1), where the narrowest rate has the first positions."""
-        ends = np.cumsum(self.proportions or (1.0,) * len(self.rates))
-        ranks: Ids = 1 + np.searchsorted(ends / ends[-1], shares, side="right")
-        return ranks
-
     def submodel(self, rank: int, cost_profile: Any, round_: int) -> Submodel:
         """Return the slice of the rate of a rank, counted from 1, in a round counted from 0."""
         rate = self.rates[rank - 1]
@@ -155,6 +135,45 @@ class HeteroFL(Method):
         normed = {layer.rows for layer in cost_profile.layers if not layer.weights}
         scale = tuple((name, (1 / rate,) * len(kept)) for name, kept in channels if self.scaler and name not in normed)
         return Submodel(f"rate{rate:g}", width=rank, channels=channels, scale=scale)
+
+
+def check_tiers(
+    key: str, sizes: Sequence[float], tiers: str, proportions: Sequence[float] | None, setting: Setting
+) -> None:
+    """Raise ConfigError unless sizes of sub-models rise and fit the other keys. `key`: the key of the sizes."""
+    count, found = len(sizes), list(sizes)
+    if found != sorted(set(found)):
+        raise ConfigError(f"method.{key}: must rise, found {found}")
+    if proportions is not None and len(proportions) != count:
+        raise ConfigError(
+            f"method.proportions: must be as many as the {count} of method.{key}, found {len(proportions)}"
+        )
+    if tiers == "level" and proportions is not None:
+        raise ConfigError(f"method.proportions: are those of {key} that are drawn, found method.tiers 'level'")
+    highest = setting.of_members().level.max()
+    if tiers == "level" and highest > count:
+        of_each = key.removesuffix("s")
+        raise ConfigError(f"fleet.level: method.{key} has a {of_each} for {count} levels, found level {highest}")
+    setting.cost.check(widths=count)
+
+
+def tiers_of_devices(
+    count: int, tiers: str, proportions: Sequence[float] | None, setting: Setting, key: Key
+) -> list[int]:
+    """Return the place of each device's size among `count` sizes, from 1: its level, or drawn by `proportions`."""
+    if tiers == "level":
+        levels: list[int] = setting.level.tolist()
+        return levels
+    places = key.numpy().permutation(setting.devices)
+    drawn: list[int] = setting.by_device(_by_proportions((places + 0.5) / setting.devices, count, proportions)).tolist()
+    return drawn
+
+
+def _by_proportions(shares: np.ndarray, count: int, proportions: Sequence[float] | None) -> Ids:
+    """Return the sizes at positions in [0, 1), counted from 1, where the smallest size has the first positions."""
+    ends = np.cumsum(proportions or (1.0,) * count)
+    found: Ids = 1 + np.searchsorted(ends / ends[-1], shares, side="right")
+    return found
 
 
 PLUGINS = {"heterofl": HeteroFL}

@@ -70,7 +70,7 @@ class LAQ(FedSGD):
     uploads at once. The server sends the sum of the criterion with the model, 4 bytes.
 
     The papers' loss is a sum over devices. Here a device's part is its share of all samples times its mean loss, so
-    that the step is that of `fedsgd`. A device that was never asked has no part in G yet, and a device that fails keeps
+    that it steps as `fedsgd` does. A device that was never asked has no part in G yet, and a device that fails keeps
     its old part. A device uploads when it is asked for the first time. Running statistics are the mean of the uploads.
     The metric `uploaded` is 1 for a device whose upload arrived, else 0.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgesim.core.job import Job
 from edgesim.core.method import Aggregate, ServerContext
 from edgesim.core.rng import Key
 from edgesim.core.task import Plan
@@ -48,6 +49,10 @@ class Optimised(Wrapped):
     def merge_flops(self, updates: int, setting: Setting) -> float:
         """Return the method's FLOPs and those of the optimiser's step."""
         return self.method.merge_flops(updates, setting) + step_flops(self.optimizer, setting)
+
+    def foreseen(self, state: Any, jobs: Sequence[Job | Update], setting: Setting) -> Any:
+        """Return the method's state without training, with unchanged moments."""
+        return {**state, "method": self.method.foreseen(state["method"], jobs, setting)}
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the method's state after an exchange, with unchanged moments."""

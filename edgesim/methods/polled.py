@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgesim.core.encoding import FLOAT32
-from edgesim.core.job import DELIVERED
+from edgesim.core.job import DELIVERED, Job
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Needs, ServerContext
 from edgesim.core.rng import JobStream, Key, PlanStream
 from edgesim.core.selection import Poll, highest
@@ -44,6 +44,11 @@ class Polled(Wrapped):
     def needs(self) -> Needs:  # type: ignore[override]
         """Needs of the method, and feedback: the second exchange depends on the losses of the first."""
         return replace(self.method.needs, feedback=True)
+
+    @property
+    def needs_training(self) -> bool:
+        """True, as the devices that train follow from losses."""
+        return True
 
     @property
     def sees_exchanges(self) -> bool:
@@ -82,6 +87,11 @@ class Polled(Wrapped):
     def local(self, task: Task) -> LocalRule:
         """Return the rule of a poll, or the method's rule."""
         return LocalRule(on_finish=_answer) if task.name == _POLL else self.method.local(task)
+
+    def foreseen(self, state: Any, jobs: Sequence[Job | Update], setting: Setting) -> Any:
+        """Return the method's state without training, and no losses."""
+        trained = [each for each in jobs if each.task.name != _POLL]
+        return {"method": self.method.foreseen(state["method"], trained, setting), "loss": None}
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the losses after a poll, or the method's state after an exchange of its own."""
@@ -172,8 +182,9 @@ def _answer(local: LocalState, context: Context) -> Finished:
     augmenting = torch.Generator().manual_seed(key.at(0).word())
     parts = [torch.from_numpy(drawn[first : first + _AT_ONCE]) for first in range(0, len(drawn), _AT_ONCE)]
     context.bind_for_test(local.weights)
-    total = 0.0
+    total = amount = 0.0
     with torch.no_grad():
         for batch in context.batches(parts, augmenting):
+            amount += context.objective.amount(batch.y)
             total += float(context.objective.summed(context.forward(local.weights, batch.x), batch.y))
-    return Finished(local.weights, statistics={_LOSS: total / max(len(drawn), 1)})
+    return Finished(local.weights, statistics={_LOSS: total / (amount or 1.0)})

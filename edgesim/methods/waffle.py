@@ -31,7 +31,7 @@ _MOST_EXPONENT = 700.0  # W stays above 0
 
 @dataclass(frozen=True, kw_only=True)
 class Waffle(Scaffold):
-    """SCAFFOLD that trains a model for the data of one device, `target`, with more weight for similar devices.
+    """SCAFFOLD for the data of one device, `target`, with more weight for similar devices (from a summary).
 
     The target takes part in every round in which it is reachable. d_k is the squared distance of the model of device k
     from the target's model, d_m the smallest distance and d_M the largest. The target counts as a device at

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgesim.core.job import Job
 from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext, ServerSet
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
@@ -39,6 +40,11 @@ class Wrapped(Method):
     def server_set(self) -> ServerSet | None:
         """Samples of the method's server."""
         return self.method.server_set
+
+    @property
+    def needs_training(self) -> bool:
+        """True if the method's plans are not known without training."""
+        return self.method.needs_training
 
     @property
     def sees_exchanges(self) -> bool:
@@ -118,6 +124,10 @@ class Wrapped(Method):
         """Return the method's FLOPs, plus the FLOPs that `merge_flops` adds to the method's."""
         beside = self.merge_flops(len(tasks), setting) - self.method.merge_flops(len(tasks), setting)
         return self.method.merge_flops_of(tasks, setting) + beside
+
+    def foreseen(self, state: Any, jobs: Sequence[Job | Update], setting: Setting) -> Any:
+        """Return the method's state without training."""
+        return self.method.foreseen(state, jobs, setting)
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the method's state after an exchange."""

@@ -60,6 +60,7 @@ class _Session(_Open):
     goal: str = "accuracy"
     metrics: dict[str, Literal["lower", "higher"]] = Field(default_factory=dict)  # older runs have none
     charged_as: str | None = None
+    model: dict[str, int] | None = None
     diverged: dict[str, int | float | str | None] | None = None
     known: dict[str, int | None] = Field(default_factory=dict)
     totals: dict[str, _Number | None] | None = None

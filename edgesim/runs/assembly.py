@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from edgesim.config import validate
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
-from edgesim.core.arrays import Ids
+from edgesim.core.arrays import Arr, Ids
 from edgesim.core.attack import Attack
 from edgesim.core.cost_model import CostModel
 from edgesim.core.errors import ConfigError
@@ -140,11 +140,17 @@ class Assembly:
         """Return a trainer with its network on a torch device such as "cpu"."""
         import torch
 
+        from edgesim.learning.models.build import base_of
         from edgesim.learning.train.context import PublicRows
         from edgesim.learning.train.trainer import Trainer
 
         if self.data is None or self.split is None:
             raise ConfigError("data: training needs a data set; without one use backend = { name = 'null' }")
+        precision = self.scenario.training.precision
+        if precision == "bfloat16" and any(each.dtype == torch.float16 for each in base_of(self.module).values()):
+            raise ConfigError(
+                "training.precision: bfloat16 does not go with frozen weights in float16; hold them in bfloat16"
+            )
         rows, held = for_others(self.server_set, "test", len(self.data.labels("test"))), self.server_set
         public = PublicRows(held.wanted.split, torch.from_numpy(held.rows)) if held and held.wanted.public else None
         return Trainer(
@@ -163,6 +169,7 @@ class Assembly:
             networks=self.setting.networks,
             objective=self.scenario.objective.value,
             metrics=written_metrics(self.scenario),
+            precision=precision,
         )
 
     def make_tools(self) -> TorchServerTools | None:
@@ -197,13 +204,17 @@ def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile |
     structure, used if there is only one network. Raises ConfigError if the data do not fit.
     """
     key = Key(scenario.seed).at(Purpose.INIT, 0)
-    shape, classes = (data.input_shape, data.classes) if data else (None, None)
+    shape, classes, vocabulary = (data.input_shape, data.classes, data.vocabulary) if data else (None, None, None)
     networks, models, objective = networks_of_devices(scenario), scenario.models, scenario.objective.value
     kinds = scenario.needs_kinds
+    make = partial(
+        network_of, shape=shape, classes=classes, key=key, objective=objective, kinds=kinds, vocabulary=vocabulary,
+        weights=scenario.backend.value.trains,
+    )  # fmt: skip
     if networks is None:
-        return network_of(models[0], shape, classes, key, known, objective, kinds=kinds)
+        return make(models[0], known=known)
     named = zip(networks.names, models, strict=True)
-    each = {name: network_of(model, shape, classes, key, None, objective, kinds=kinds) for name, model in named}
+    each = {name: make(model) for name, model in named}
     return together(each)
 
 
@@ -270,6 +281,8 @@ def assemble(
         networks=networks_of_devices(scenario),
         arrivals=arrivals,
         asked=how_asked(scenario, fleet.level, members),
+        base=scenario.encoding.base,
+        bfloat16_speedup=_bfloat16_speedup(scenario),
     )
     check_finite(scenario, fleet, setting, shared)
     if tiers := scenario.protocol.value.tiers:
@@ -316,14 +329,14 @@ def priced_loop(
     from edgesim.core.backend import Assignment
     from edgesim.foreign.loop_calls import measured
     from edgesim.foreign.loops import LoopCost, OwnLoop
-    from edgesim.learning.models.build import model_state_of
+    from edgesim.learning.models.build import copy_of, model_state_of
     from edgesim.learning.train.context import Context
 
     method: OwnLoop = scenario.method.value
     local_sgd, task = scenario.training.local_sgd(0), Task(local_sgd=(scenario.training.local_sgd(0),))
     device = max(range(len(split.train)), key=lambda each: len(split.train[each]))
     key = Key(scenario.seed).at(Purpose.LOCAL, device, 0)  # as in its first job
-    module = copy.deepcopy(network.module)  # a context binds other weights to it
+    module = copy_of(network.module)  # a context binds other weights to it
     given = Assignment(0, device, task, key, model_state_of(module), None)
 
     def context_of(samples: int) -> Context:
@@ -335,9 +348,18 @@ def priced_loop(
     # a loop has no batch that edgesim could leave out
     profile = replace(network.cost_profile, drop_single=False)
     if price.memory_bytes:
-        formula = profile.memory_bytes(Submodel(), local_sgd.batch, local_sgd.moments).total
+        formula = profile.memory_bytes(Submodel(), local_sgd.batch, local_sgd.moments, local_sgd.scratch).total
         profile = replace(profile, memory_scale=price.memory_bytes / formula)
     return replace(method, price=price), LoopCost(price=price), profile
+
+
+def _bfloat16_speedup(scenario: Scenario) -> Arr | None:
+    """Return `cpu.bfloat16_speedup` of each device, 1 where it is not given; None if no device trains faster by it."""
+    if scenario.training.precision != "bfloat16":
+        return None
+    given: Arr = np.concatenate([np.full(each.count, each.cpu.bfloat16_speedup or 1.0) for each in scenario.fleet])
+    given.setflags(write=False)
+    return given if (given != 1.0).any() else None
 
 
 def _check_choice(scenario: Scenario, fleet: Fleet, members: Ids | None) -> None:

@@ -13,6 +13,7 @@ import torch
 from edgesim.execution.identity import Digests
 from edgesim.files.code_identity import identity, named_files_digest
 from edgesim.files.loaded_code import Unidentified
+from edgesim.learning.models.build import digest_of
 from edgesim.runs.assembly import Assembly
 from edgesim.runs.fingerprint import REPORTING
 from edgesim.runs.objectives import written_metrics
@@ -87,6 +88,7 @@ def facts_of(parts: Assembly) -> bytes:
             if models == [scenario.model.table()]  # all devices have the scenario's model
             else ("networks", _plain(models), None if networks is None else networks.of_devices)
         ),
+        digest_of({**dict(parts.module.named_parameters()), **dict(parts.module.named_buffers())}),  # and the base
     )
 
 

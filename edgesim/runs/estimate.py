@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
 from edgesim.config.scenario import Scenario, Stop
@@ -27,12 +26,13 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Submodel, Task
 from edgesim.execution.backends.null import NullBackend
 from edgesim.execution.backends.serial import Serial
-from edgesim.learning.models.build import applied, model_state_of, on_meta
+from edgesim.learning.models.build import applied, blank_inputs, model_state_of, on_meta
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.assembly import Assembly
 from edgesim.runs.job_sample import by_block, of_everybody, of_peers, priced, timed
+from edgesim.runs.memory_fit import MemoryFit, memory_fits
 from edgesim.runs.retiming import Quantiles, check_spread, quantiles, redrawn
 from edgesim.runs.simulate import Silent, Simulation
 from edgesim.runs.training import assemble_all
@@ -61,7 +61,8 @@ class Estimate:
     device fetches, the joules of their senders, and the waits of the device.
     Keys of totals: rounds (of all sessions), jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder),
     sim_time_s, energy_j of the devices (the sum of active_j and idle_j), energy_network_j and energy_server_j.
-    `notes`: effects of batteries on the run, or that they are unknown; one sentence each.
+    `notes`: sizes of models with a base, and effects of batteries on the run, or that they are unknown.
+    `memory`: of each fleet block with a memory limit. Its jobs are those of the method's plan for all devices.
     `spread_blocks`: with draws of the clocks' errors, columns kind, submodel, and low, median and high of seconds and
     joules. `spread_totals`: the same three of rounds, sim_time_s and energy_j, by name. Low and high are the 5 and 95 %
     quantiles of the draws.
@@ -70,6 +71,7 @@ class Estimate:
     blocks: pd.DataFrame
     totals: dict[str, Any]
     notes: Sequence[str] = ()
+    memory: Sequence[MemoryFit] = ()
     spread_blocks: pd.DataFrame | None = None
     spread_totals: Mapping[str, Quantiles] = field(default_factory=dict)
 
@@ -157,7 +159,7 @@ def estimate_of(all_parts: Sequence[Assembly], speed: Callable[[Assembly], float
     if len(all_parts) == 1:
         return _of_one(all_parts[0], speed)
     for place, parts in enumerate(all_parts):
-        if parts.scenario.method.value.needs.feedback:
+        if parts.scenario.method.value.needs_training:
             name = parts.scenario.method.name
             raise ConfigError(f"estimate: session.{place}.method: {name} plans from training results")
     brief = _Brief()
@@ -167,16 +169,19 @@ def estimate_of(all_parts: Sequence[Assembly], speed: Callable[[Assembly], float
     cut = any(each.rounds.stop_reason == _ENOUGH for each in trial.trainings)
     told = f"Sessions were followed for {trial.world.now_s:.3g} s alone, {_TRIAL_S:g} s of this host."
     totals = _totals_of_sessions(trial, brief.host_s, speed)
-    blocks = []
+    blocks, memory = [], list[MemoryFit]()
     for training in trial.trainings:
         parts, start = training.parts, timed(training.parts)
+        plan = start.learner.plan(of_everybody(start))
+        memory += memory_fits(parts, plan)
         if parts.scenario.method.value.needs.peers is None:
-            jobs = priced(parts, start.learner.plan(of_everybody(start)))
+            jobs = priced(parts, plan)
         else:
             jobs = of_peers(training.tables["jobs"].frame())
         found = by_block(parts, jobs)
         blocks.append(found.assign(session=training.name)[["session", *found]])
-    return Estimate(pd.concat(blocks, ignore_index=True), totals, (told,) if cut else ())
+    notes = [note for parts in all_parts for note in _base_notes(parts)]
+    return Estimate(pd.concat(blocks, ignore_index=True), totals, (*notes, *((told,) if cut else ())), memory)
 
 
 def _of_one(parts: Assembly, speed: Callable[[Assembly], float] | None) -> Estimate:
@@ -184,12 +189,14 @@ def _of_one(parts: Assembly, speed: Callable[[Assembly], float] | None) -> Estim
     session, everyone = start.trainings[0].asks_devices, of_everybody(start)
     learner, view = session.learner, session.view()
     first = learner.plan(view if len(view.idle) else everyone)
-    if scenario.method.value.needs.peers is not None:
+    peers = scenario.method.value.needs.peers is not None
+    plan = first if peers else learner.plan(everyone)
+    if peers:
         trial, typical = _trial(parts, len(first.orders))
         jobs = of_peers(trial.tables["jobs"].frame())
-    elif not scenario.method.value.needs.feedback:
+    elif not scenario.method.value.needs_training:
         _, typical = _trial(parts, len(first.orders))
-        jobs = priced(parts, learner.plan(everyone))
+        jobs = priced(parts, plan)
     else:  # the method plans from training results, so no trial is possible: the prices of its first exchange count
         asked = priced(parts, first).drop_duplicates("device")
         seconds = min(float(asked["seconds"].max()), parts.setting.deadline_s)
@@ -200,9 +207,23 @@ def _of_one(parts: Assembly, speed: Callable[[Assembly], float] | None) -> Estim
             len(asked), float(sums["flops"]), seconds, float(sums["joules"]), idle_j, float(sums["link_j"]),
             scenario.server.idle * seconds, notes=(unknown,) if _has_batteries(parts) else (),
         )  # fmt: skip
-        jobs = priced(parts, learner.plan(everyone))
+        jobs = priced(parts, plan)
     totals = _totals(parts, typical, speed)
-    return Estimate(by_block(parts, jobs), totals, typical.notes)
+    notes = (*_base_notes(parts), *typical.notes)
+    return Estimate(by_block(parts, jobs), totals, notes, memory_fits(parts, plan))
+
+
+def _base_notes(parts: Assembly) -> list[str]:
+    """Return a sentence about the sizes of a model that has frozen parameters; of a session with its name."""
+    sizes, scenario = parts.setting.cost_profile.sizes, parts.scenario
+    if not sizes.base:
+        return []
+    of = f"Session {scenario.session[0].name}: the" if scenario.session else "The"
+    way = "comes with the first download" if parts.setting.base == "once" else "is on devices from the start"
+    return [
+        f"{of} model that travels has {sizes.numbers:,} numbers, {sizes.nbytes:,} bytes; its frozen base, which {way}, "
+        f"has {sizes.base:,} numbers, {sizes.base_bytes:,} bytes."
+    ]
 
 
 # --- the whole run ------------------------------------------------------------------------------------------
@@ -220,7 +241,7 @@ def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
     # ratio: rounds of the trial per real one
     fewer, ratio = scenario.protocol.value.with_fewer(max(_UPDATES, 4 * devices), devices)
     scenario = scenario.model_copy(update={"protocol": replace(scenario.protocol, value=fewer)})
-    given, feedback = scenario.stop, scenario.method.value.needs.feedback
+    given, feedback = scenario.stop, scenario.method.value.needs_training
     limit = min(ceil((given.rounds or _ROUNDS) * ratio), _ROUNDS, _JOBS // max(1, asked))
     stop = Stop(rounds=1 if feedback else max(1, limit))
     has_limit = not (given.rounds is given.sim_time is given.energy is None)
@@ -392,8 +413,9 @@ def _disk_bytes(parts: Assembly, jobs: int) -> int:
 def _memory_bytes(parts: Assembly, jobs: float) -> int:
     """Return main memory in bytes: data set, partition, processes, the server's models, and networks at work.
 
-    A process holds Python with PyTorch. The server holds its model and the messages of a round. A network holds the
-    weights received, and the memory of training or of evaluating, whichever is more.
+    A process holds Python with PyTorch. All processes share the base of the network. The server holds its model and the
+    messages of a round. A network holds the weights received, and the memory of training or of evaluating, whichever is
+    more.
     """
     held = (parts.data.nbytes if parts.data else 0) + sum(
         shard.nbytes for shard in (parts.split.train if parts.split else ())
@@ -401,12 +423,15 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
     backend, cost_profile, training = parts.scenario.backend.value, parts.network.cost_profile, parts.setting.training
     if not backend.trains:
         return held + PROCESS_BYTES
+    base_bytes = sum(layer.base_bytes for layer in cost_profile.layers)  # which processes share
+    held += base_bytes
     model = _model_bytes(parts)
+    tokens = parts.data is not None and parts.data.vocabulary is not None
     # evaluation keeps the input and the output of one layer at a time
-    evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, cost_profile.input_shape)
-    network = model + max(
-        evaluating, cost_profile.memory_bytes(Submodel(), training.batch, training.local_sgd(0).moments).total
-    )
+    evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, cost_profile.input_shape, tokens)
+    sgd = training.local_sgd(0)
+    of_step = cost_profile.memory_bytes(Submodel(), sgd.batch, sgd.moments, sgd.scratch).total
+    network = model + max(evaluating, of_step - base_bytes)
     others = backend.processes
     return int(held + (1 + others) * PROCESS_BYTES + (1 + jobs) * model + max(1, others) * network)
 
@@ -416,7 +441,7 @@ def _model_bytes(parts: Assembly) -> int:
     return F32_BYTES * sum(layer.params + layer.buffers for layer in cost_profile.layers)
 
 
-def _widest(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+def _widest(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> int:
     """Return the size of the largest output of a layer for one sample, as a count of numbers."""
     counts: list[int] = []
 
@@ -424,7 +449,7 @@ def _widest(module: nn.Module, input_shape: tuple[int, ...]) -> int:
         counts.append(output.numel() if isinstance(output, Tensor) else 0)
 
     hooks = [inner.register_forward_hook(count) for inner in module.modules()]
-    pair = torch.empty(2, *input_shape, device="meta")  # batch normalisation needs two
+    pair = blank_inputs(2, input_shape, tokens)  # batch normalisation needs two
     try:
         applied(module, on_meta(module), pair)
     finally:

@@ -62,10 +62,11 @@ def priced(parts: Assembly, plan: Plan) -> pd.DataFrame:
     of_draws = [pricer.prices(plan.orders, 0.0, Draws(key, ids, np.full_like(ids, nth))) for nth in range(draws)]
     prices = pd.concat([pd.DataFrame(each._asdict()) for each in of_draws], ignore_index=True)
     devices = np.tile(ids, draws)
+    phases_s, overlaps = prices[["down_s", "compute_s", "up_s"]], [order.task.overlaps for order in plan.orders] * draws
     return prices.assign(
         device=devices,
         submodel=[order.task.submodel.shape_id for order in plan.orders] * draws,
-        seconds=prices[["down_s", "compute_s", "up_s"]].sum(axis=1),
+        seconds=phases_s.sum(axis=1).where(~np.array(overlaps), phases_s.max(axis=1)),
         joules=prices[["down_j", "compute_j", "up_j"]].sum(axis=1),
         link_j=8.0 * parts.fleet.j_per_bit[devices] * (prices["down_bytes"] + prices["up_bytes"]),
     )

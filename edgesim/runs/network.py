@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from edgesim.config.plugin_fields import Chosen, PartOf
 from edgesim.config.plugins import is_outside
 from edgesim.config.scenario import Foreign, Scenario
+from edgesim.config.toml_file import toml_of
 from edgesim.config.units import reason
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import memory_bytes
@@ -62,50 +63,82 @@ def network_of(
     objective: Objective | None = None,
     remedy: str = "give a data set",
     kinds: bool = False,
+    vocabulary: int | None = None,
+    weights: bool = True,
 ) -> Network:
     """Return a network with its cost profile: `known`, cached, or else measured and then cached.
 
     Shape, classes and objective default to the model's own. `remedy`: advice in the error if it has none. `kinds`:
-    with the kinds of work beside FLOPs, so that a profile without them does not count as known or cached. Raises
+    with the kinds of work beside FLOPs, so that a profile without them does not count as known or cached.
+    `vocabulary`: number of different tokens, if the inputs are tokens. `weights`: whether training will need them.
+    Without it a large network is priced without numbers, and is not refused where it would not fit into memory. Raises
     ConfigError if the network cannot be built or priced.
     """
     objective = _objective_of(model.value, objective)
     shape, classes = _input_of(model.value, model.name, shape, classes, remedy)
-    make = partial(_built, model.value, shape, classes, key, objective)
+    make = partial(_built, model.value, shape, classes, key, objective, vocabulary)
     outside = is_outside("model", model.name)
     # a model of the user's code, or weights of a file, must be built to know that it fits
-    ready = make() if outside or model.value.init_from is not None else None
+    ready = None
+    if outside or model.value.loads_weights:
+        try:
+            ready = make(weights=weights)
+        except ConfigError:
+            if weights or not outside:
+                raise
+            ready = make()  # it may compute with numbers of its own
     own = ""
     if ready is not None and outside:  # the layers and tensors that the user's code made, as text
+        from edgesim.learning.models.build import base_of  # loads torch
+
         first: dict[int, str] = {}  # a tensor that several layers share has one name
+        base = {id(each) for each in base_of(ready).values()}
         tensors = (*ready.named_parameters(remove_duplicate=False), *ready.named_buffers(remove_duplicate=False))
         held = [
             f"{name} {first.setdefault(id(each), name)} {tuple(each.shape)} {each.dtype} {each.requires_grad}"
+            f"{' base' * (id(each) in base)}"
             for name, each in tensors
         ]
         own = "\n".join([repr(ready), *held])
-    follows_from = _identity(model, shape, classes, objective, own, kinds)
+    follows_from = _identity(model, shape, classes, objective, own, kinds, vocabulary)
     cost_profile = None if known is None or (kinds and known.work is None) else known
     if cost_profile is None and follows_from is not None and (table := kept_table(PROFILES, follows_from)) is not None:
         with suppress(ConfigError):  # of a profile in another format
             cost_profile = CostProfile.from_json(json.dumps(table))
     if cost_profile is None:
-        ready = make() if ready is None else ready
-        cost_profile = measured(ready, model.name, shape, classes, objective, kinds)
-        if follows_from is not None and follows_from == _identity(model, shape, classes, objective, own, kinds):
+        ready = make(weights=weights) if ready is None else ready
+        try:
+            cost_profile = measured(ready, model.name, shape, classes, objective, kinds, vocabulary is not None)
+        except ConfigError:
+            if not _is_without_numbers(ready):
+                raise
+            ready = make()
+            cost_profile = measured(ready, model.name, shape, classes, objective, kinds, vocabulary is not None)
+        if follows_from is not None and follows_from == _identity(
+            model, shape, classes, objective, own, kinds, vocabulary
+        ):
             keep_table(PROFILES, follows_from, json.loads(cost_profile.to_json()))
-    elif ready is None:
+    elif ready is None and weights:
         numbers = sum(layer.params + layer.buffers for layer in cost_profile.layers)
-        # memory must hold the network and a copy of its weights, as `build_model` checks
-        if 2.0 * (F32_BYTES * numbers + cost_profile.integer_buffer_bytes) > memory_bytes():
+        base_bytes = sum(layer.base_bytes for layer in cost_profile.layers)
+        # memory must hold the network and a copy of its weights without the base, as `build_model` checks
+        if 2.0 * (F32_BYTES * numbers + cost_profile.integer_buffer_bytes) + base_bytes > memory_bytes():
             make()  # raises the error
-    return Network(cost_profile, partial(make, priced=True) if ready is None else lambda: ready)
+    if ready is None or _is_without_numbers(ready):
+        return Network(cost_profile, partial(make, priced=weights))
+    return Network(cost_profile, lambda: ready)
 
 
 def model_named(name: str) -> Chosen:
-    """Return the model of a name in scenarios. Raises ConfigError if there is none."""
+    """Return the model of a name in scenarios, or of a table with its keys as TOML has it.
+
+    Raises ConfigError if there is none.
+    """
+    given: Any = name
+    if name.lstrip().startswith("{"):
+        given = toml_of(f"model = {name}", "model")["model"]
     try:
-        return PartOf("model").read(name)
+        return PartOf("model").read(given)
     except ValidationError as error:
         where = ".".join(["model", *map(str, error.errors()[0]["loc"])])
         raise ConfigError(f"{where}: {reason(error)}") from error
@@ -131,10 +164,14 @@ def charged_profile(scenario: Scenario, own: CostProfile, data: Dataset | None, 
             model = PartOf("model").read(given)
         except ValidationError as error:
             raise ConfigError(f"cost.{name}: {reason(error)}") from error
-        shape, classes = cost.input_shape, cost.classes
+        shape, classes, vocabulary = cost.input_shape, cost.classes, None
         if model.value.native_input_shape is None and data is not None:
+            vocabulary = data.vocabulary if shape is None else None
             shape, classes = shape or data.input_shape, classes or data.classes
-        network = network_of(model, shape, classes, key, objective=scenario.objective.value, kinds=kinds)
+        objective = scenario.objective.value
+        network = network_of(
+            model, shape, classes, key, objective=objective, kinds=kinds, vocabulary=vocabulary, weights=False
+        )
         found.append(network.cost_profile)
     return charged(own, found[0], found[1], scenario.training.batch)
 
@@ -166,11 +203,12 @@ def measured(
     classes: int,
     objective: Objective = CLASSIFICATION,
     kinds: bool = False,
+    tokens: bool = False,
 ) -> CostProfile:
     """Measure the cost profile of a network, as `edgesim.learning.measure.step.measure` does."""
     from edgesim.learning.measure.step import measure
 
-    return measure(module, name, shape, classes, objective=objective, kinds=kinds)
+    return measure(module, name, shape, classes, objective=objective, kinds=kinds, tokens=tokens)
 
 
 def _input_of(
@@ -190,18 +228,35 @@ def _objective_of(model: Any, objective: Objective | None) -> Objective:
 
 @plain_torch()
 def _built(
-    model: Any, shape: tuple[int, ...], classes: int, key: Key, objective: Objective, priced: bool = False
+    model: Any,
+    shape: tuple[int, ...],
+    classes: int,
+    key: Key,
+    objective: Objective,
+    vocabulary: int | None = None,
+    priced: bool = False,
+    weights: bool = True,
 ) -> nn.Module:
     from edgesim.learning.models.build import build_model
 
-    return build_model(model, shape, classes, key, priced, objective)
+    return build_model(model, shape, classes, key, priced, objective, vocabulary, weights)
+
+
+def _is_without_numbers(module: nn.Module) -> bool:
+    return any(value.is_meta for value in module.parameters())
 
 
 def _identity(
-    model: Chosen, shape: tuple[int, ...], classes: int, objective: Objective, own: str, kinds: bool
+    model: Chosen,
+    shape: tuple[int, ...],
+    classes: int,
+    objective: Objective,
+    own: str,
+    kinds: bool,
+    vocabulary: int | None,
 ) -> dict[str, Any] | None:
     """Return everything that decides a cost profile; None if it cannot be identified."""
-    keys = {key: value for key, value in model.args.items() if key != "init_from"}
+    keys = model.value.priced_by(model.args) if isinstance(model.value, ModelPlugin) else dict(model.args)
     try:
         follows_from = identity({"name": model.name, **keys}, *_CODE)
     except Unidentified:
@@ -215,6 +270,7 @@ def _identity(
         "objective": [type(objective).__qualname__, repr(objective)],
         "own": own,
         "kinds": kinds,
+        "vocabulary": vocabulary,
         "follows_from": follows_from,
     }
 

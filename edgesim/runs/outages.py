@@ -32,14 +32,16 @@ def check_outages(
 
     `shared`: None if each device has links of its own; `peers`: the peer graph of the first round, None with a server.
     """
-    if shared is not None and peers is not None:
-        # As many messages flow at a time as a device hears and is heard by, and share its own access to the links.
+    if peers is not None:
         messages = np.bincount(np.concatenate([peers.sources, peers.targets]), minlength=len(fleet))
-        steps = messages**2 * _model_bits(setting) / np.minimum(fleet.up_bps, fleet.down_bps) / links.mean_on_s
+        # with shared links as many messages flow at a time, so that each takes so many times as long
+        at_a_time = 1 if shared is None else messages
+        steps = messages * at_a_time * _model_bits(setting) / np.minimum(fleet.up_bps, fleet.down_bps) / links.mean_on_s
         device = int(steps.argmax())
         what = f"a round in which device {device} exchanges {messages[device]} messages"
         check_steps("failures.up", float(steps[device]), what)
-        _check_told_apart(links.mean_off_s, 2.0 * fleet.latency_s)
+        if shared is not None:
+            _check_told_apart(links.mean_off_s, 2.0 * fleet.latency_s)
     elif shared is not None:
         _check_shared(scenario, fleet, links, setting, shared)
     prices = check_prices(fleet, setting)  # of the whole model on each device's own link

@@ -111,9 +111,16 @@ def arrivals_of(
         at_s[:1] = 0.0
         of_each.append(at_s)
         orders.append(order)
-    if split is not None:
-        split = replace(split, train=tuple(rows[order] for rows, order in zip(split.train, orders, strict=True)))
-    return Arrivals(of_each), split
+    if split is None:
+        return Arrivals(of_each), None
+    split = replace(split, train=tuple(rows[order] for rows, order in zip(split.train, orders, strict=True)))
+    if data is None or data.kind != "classes":
+        return Arrivals(of_each), split
+    classes_s = np.full(data.classes, np.inf)
+    for rows, at_s in zip(split.train, of_each, strict=True):
+        np.minimum.at(classes_s, data.labels("train")[rows], at_s)
+    classes_s[np.bincount(data.labels("test"), minlength=data.classes) == 0] = np.inf
+    return Arrivals(of_each, classes_s), split
 
 
 def label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:

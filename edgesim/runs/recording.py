@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.update import ModelState
+from edgesim.core.model_state import MODEL
+from edgesim.core.update import BASE, ModelState
 from edgesim.records.manifest import FINISHED, RUNNING
 from edgesim.records.schema import TABLES
 from edgesim.records.writer import WEIGHTS, RunFolder
@@ -164,6 +165,7 @@ class Recording:
                     "computed_from": min(since, default=None),
                 },
                 "forward_macs": None,
+                "model": None,
             }
         return {
             "name": scenario.name,
@@ -199,6 +201,7 @@ def _entries_of(training: RunningTraining) -> dict[str, Any]:
         "goal": scenario.objective.value.goal,
         "metrics": {name: metrics_of(scenario)[name] for name in written_metrics(scenario)},
         "charged_as": scenario.cost.value.charged_as,
+        "model": None if scenario.app else training.parts.setting.cost_profile.sizes._asdict(),
         "stop_reason": rounds.stop_reason,
         "rounds": rounds.settled,
         "diverged": rounds.divergence.found,
@@ -224,10 +227,19 @@ def _weights(simulation: Simulation, status: str) -> dict[str, dict[str, np.ndar
         saved = learner.saved_models() if learner.trains else {}
         for which in (which for which in WEIGHTS if which in saved and wanted in (which, "both")):
             if status == FINISHED or learner.memo.has_weights(saved[which]):
-                found[f"{before}{which}"] = learner.memo.weights(saved[which], learner.graph, flat)
+                arrays = learner.memo.weights(saved[which], learner.graph, flat)
+                from edgesim.learning.models.build import base_of  # loads torch
+
+                base = base_of(training.parts.module)
+                is_moved = arrays.keys() & base.keys()  # in part, by the method; `init_from` wants the whole
+                found[f"{before}{which}"] = {**flat({BASE: base}), **arrays} if is_moved else arrays
     return found
 
 
 def flat(model: ModelState) -> dict[str, np.ndarray]:
-    """Return the tensors of a model by their names in its state dict, without those that a method adds."""
-    return {name: tensor.cpu().numpy() for kind in ("params", "buffers") for name, tensor in model[kind].items()}
+    """Return the tensors of a model by their names in its state dict, without those that a method adds.
+
+    Those of the base become float32, because NumPy has no bfloat16.
+    """
+    own = {name: tensor.cpu().numpy() for kind in MODEL for name, tensor in model.get(kind, {}).items()}
+    return {**own, **{name: tensor.cpu().float().numpy() for name, tensor in model.get(BASE, {}).items()}}

@@ -70,7 +70,7 @@ def retimed(run: Run, draws: int) -> Retimed:
     """
     scenario = load_scenario(run.manifest["scenario"]).trainings[0]
     check_spread(scenario)
-    feedback, polls = scenario.method.value.needs.feedback, scenario.selection.value.poll is not None
+    feedback, polls = scenario.method.value.needs_training, scenario.selection.value.poll is not None
     if len(run.sessions) > 1 or feedback or polls or scenario.controller or run.rounds.empty:
         why = "selection" if polls else "method"
         why = f"{why} {scenario.selection.name if polls else scenario.method.name} plans from training results"

@@ -301,7 +301,8 @@ def simulate(
         started_s, facts = time.perf_counter(), provenance(command)
         scenario.backend.value.prepare()
         named_files = None
-        if (answers is not None or checkpoint is not None) and scenario.app is None:  # which may hold all its data
+        kept = (answers is not None or checkpoint is not None) and scenario.backend.value.trains
+        if kept and scenario.app is None:  # which may hold all its data
             with suppress(Unidentified):  # files that cannot be read: `facts_of` raises the error later
                 named_files = named_files_digest(scenario.canonical())
         first, *more = all_parts = tuple(

@@ -60,6 +60,12 @@ def of_text(scenario: Scenario, layers: Layers) -> list[str]:
             lines.append(
                 f"{key}.lr: training will diverge at {training.lr:g}, as rates above {_HIGHEST_LR:g} are not in use"
             )
+        unknown = [block.name for block in scenario.fleet if block.cpu.bfloat16_speedup is None]
+        if training.precision == "bfloat16" and unknown:
+            lines.append(
+                f"{key}.precision: cpu.bfloat16_speedup of {_named(unknown)} is unknown, so that training there takes "
+                "the seconds and joules of float32"
+            )
     lines += _unreal_speeds(scenario)
     for i, block in enumerate(scenario.fleet):
         battery = block.battery and block.battery.value
@@ -95,8 +101,11 @@ def void_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
         form = f"staleness = {rule.staleness!r}"
         void = {"a": form if rule.staleness == "constant" else None, "b": None if rule.staleness == "hinge" else form}
     yield from ((("protocol", key), f" with {why}") for key, why in void.items() if why)
+    is_mixed = any(each.training.precision == "bfloat16" for each in scenario.trainings)
     for i, block in enumerate(scenario.fleet):
         chosen = scenario.resources is not None or not isinstance(block.cpu.governor.value, Max)
+        if not is_mixed:
+            yield ("fleet", str(i), "cpu", "bfloat16_speedup"), " with training.precision = 'float32'"
         if block.cpu.min_frequency is not None and not chosen:
             yield ("fleet", str(i), "cpu", "min_frequency"), f" with governor {block.cpu.governor.name!r}"
     if scenario.prices is None:

@@ -20,7 +20,7 @@ _SUFFIXES = {
     "s": "_s", "W": "_w", "J": "_j", "byte": "_bytes", "bit/s": "_bps", "Hz": "_hz", "FLOP/s": "flops_per_s",
     "FLOP": "flops",
 }  # fmt: skip
-_FIXED = ("training", "server", "evaluation", "stop")  # sections with keys of their own, without a part
+_FIXED = ("training", "server", "evaluation", "stop", "encoding")  # sections with keys of their own, without a part
 _PRICE = re.compile(r"(?P<number>[-+0-9.e]+) (?P<what>\w+)/(?P<per>J|byte|B|s)")
 _PER = {"J": (3.6e6, "kWh"), "byte": (1e9, "GB"), "B": (1e9, "GB"), "s": (3600.0, "h")}  # of a price
 _KINDS = {"availability": "availability", "failures": "failure"}  # sections that list parts

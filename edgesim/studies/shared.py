@@ -46,7 +46,7 @@ class Common:
 
     def build(self, scenario: Scenario, data: Dataset | None) -> Network:
         """Return the network of a scenario with its cost profile. Networks of one structure are measured once."""
-        shape = None if data is None else (data.input_shape, data.classes)
+        shape = None if data is None else (data.input_shape, data.classes, data.vocabulary)
         models = scenario.models
         if len(models) > 1:
             return build_network(scenario, data)

@@ -431,8 +431,8 @@ def _crossings(line: Mapping[str, pd.Series], places: Mapping[str, float]) -> li
 
 
 # --- time and energy as one cost -------------------------------------------------------------------------------------
-# Source: DA-DPFL paper, eq. (5): (1 - theta) x seconds + theta x joules, at 1 dollar each, where compute seconds =
-# inefficiency x FLOPs / speed, transfer seconds = 8 x bytes / rate, and joules = seconds x power of the activity.
+# Source: DA-DPFL paper, section VI-B2, unnumbered: (1 - theta) x seconds + theta x joules, at 1 dollar each. Compute
+# seconds = inefficiency x FLOPs / speed, transfer seconds = 8 x bytes / rate, joules = seconds x power of the activity.
 
 
 class RoundCost(NamedTuple):

@@ -1,4 +1,4 @@
-"""The scripts and the notebook on top of edgesim.reports run on real run folders and print what they promise."""
+"""The scripts and the notebooks in analysis/: on fake runs, and all others on the runs of one tiny study."""
 
 import ast
 import csv
@@ -8,17 +8,32 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
+import typer
 from nbclient import NotebookClient
 
+import edgesim
+from tests.calling import call
 from tests.sizes import full
 
 SCRIPTS = Path(__file__).parents[2] / "analysis"
 NOTEBOOK = SCRIPTS / "compare_methods.ipynb"
 
 
+def script(name):
+    return runpy.run_path(str(SCRIPTS / name))
+
+
 def main_of(name):
-    return runpy.run_path(str(SCRIPTS / name))["main"]
+    return script(name)["main"]
+
+
+def table_of(text):
+    """Return the first table of a script's output: the lines with a comma before one without."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    end = next(place for place, line in enumerate([*lines, ""]) if "," not in line)
+    return list(csv.DictReader(io.StringIO("\n".join(lines[:end]))))
 
 
 @pytest.fixture
@@ -31,13 +46,6 @@ def two_runs(fake_run):
     ]
 
 
-def test_accuracy_vs_time(two_runs, tmp_path, capsys):
-    main_of("accuracy_vs_time.py")([run.folder for run in two_runs], out=tmp_path / "time")
-    assert capsys.readouterr().out.split() == [str(tmp_path / "time.png"), str(tmp_path / "time.svg")]
-    drawn = (tmp_path / "time.svg").read_text()
-    assert "simulated time (s)" in drawn and "energy" not in drawn
-
-
 def test_energy_breakdown(two_runs, tmp_path):
     main_of("energy_breakdown.py")([run.folder for run in two_runs[:2]], out=tmp_path / "energy")
     drawn = (tmp_path / "energy.svg").read_text()
@@ -46,9 +54,9 @@ def test_energy_breakdown(two_runs, tmp_path):
         assert label in drawn
 
 
-def test_time_to_target(two_runs, capsys):
-    main_of("time_to_target.py")([run.folder for run in two_runs])
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+def test_completion_time(two_runs, tmp_path, capsys):
+    main_of("completion_time.py")([run.folder for run in two_runs], out=tmp_path / "time")
+    rows = table_of(capsys.readouterr().out)
     assert list(rows[0]) == ["configuration", "target", "cost", "runs", "reached", "median", "km_low", "km_high"]
     found = {(row["configuration"], row["target"], row["cost"]): row for row in rows}
     # Rounds 2 and 3, so 20 and 30 s, 10 and 15 J, 200 and 300 B: at most half of two runs exceed the lower number.
@@ -59,19 +67,29 @@ def test_time_to_target(two_runs, capsys):
         assert (row["runs"], row["reached"], float(row["median"])) == ("2", "2", least)
     alone = found["fedprox", "0.5", "sim_time_s"]
     assert (alone["runs"], alone["reached"], alone["median"]) == ("1", "0", "not reached")
+    drawn = (tmp_path / "time.svg").read_text()
+    assert all(words in drawn for words in (">target 0.5<", ">fedavg<", ">fedprox<", "simulated time (s)"))
 
 
-def test_time_to_target_has_no_mean_over_the_runs_that_reached_it(fake_run, capsys):
+def test_the_curve_is_that_of_kaplan_and_meier():
+    """By hand: one of 4 runs stops at 20 s. After 10 s 3/4 are short, after 30 s half of these, after 40 s none."""
+    runs = pd.DataFrame({"value": [10.0, 20.0, 30.0, 40.0], "observed": [True, False, True, True]})
+    curve = script("completion_time.py")["still_short"](runs)
+    assert curve["seconds"].tolist() == [0, 10, 20, 30, 40]
+    assert curve["share"].tolist() == pytest.approx([1, 3 / 4, 3 / 4, 3 / 8, 0])
+
+
+def test_completion_time_has_no_mean_over_the_runs_that_reached_the_target(fake_run, tmp_path, capsys):
     """Two of three seeds arrive, at 10 and 20 s: the median of three is 20 s, a mean of the two would be 15 s."""
     curves = ((0.6, 0.6, 0.6), (0.2, 0.6, 0.6), (0.2, 0.3, 0.3))
     runs = [fake_run(f"r{seed}", seed=seed, accuracies=curve) for seed, curve in enumerate(curves)]
-    main_of("time_to_target.py")([run.folder for run in runs])
-    rows = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    main_of("completion_time.py")([run.folder for run in runs], out=tmp_path / "time")
+    rows = table_of(capsys.readouterr().out)
     [row] = [row for row in rows if row["target"] == "0.5" and row["cost"] == "sim_time_s"]
     assert (row["runs"], row["reached"], row["median"], row["km_high"]) == ("3", "2", "20", "inf")
 
 
-@pytest.mark.parametrize("name", ["accuracy_vs_time.py", "energy_breakdown.py", "time_to_target.py"])
+@pytest.mark.parametrize("name", ["energy_breakdown.py", "completion_time.py", "device_clock.py"])
 def test_a_missing_run_is_one_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [name, str(tmp_path / "nothing")])
     with pytest.raises(SystemExit) as end:
@@ -79,6 +97,166 @@ def test_a_missing_run_is_one_line(name, tmp_path, monkeypatch, capsys):
     err = capsys.readouterr().err
     assert end.value.code == 2
     assert err.startswith(f"error: {tmp_path / 'nothing'}") and err.count("\n") == 1
+
+
+# --- on one tiny study ------------------------------------------------------------------------------------------
+
+# Nothing but dynamic power: half the frequency takes twice the seconds and a quarter of the joules.
+BASE = """
+seed = 1
+data = { name = "digits", train_limit = 100, test_limit = 50 }
+partition = "iid"
+model = "cnn_digits"
+training = { batch = 16, lr = 0.1 }
+method = "fedavg"
+evaluation = { targets = [0.05] }
+stop = { rounds = 2 }
+energy = { name = "cpu", capacitance = 1e-28 }
+CELL
+
+[[fleet]]
+count = 4
+cpu = { frequency = "1 GHz", min_frequency = "0.2 GHz", flops_per_cycle = 0.05, spread = 0.1 }
+"""
+CELL = 'network = { name = "cell", bandwidth = "200 kHz", distance_m = { uniform = [50, 500] }, efficiency = 1.0 }'
+OWN_LINKS = 'network = { name = "fixed", up = "1 Mbit/s", down = "1 Mbit/s" }'
+STUDY = """
+name = "tiny"
+base = "base.toml"
+columns = ["sim_time_s", "active_j", "round_s"]
+
+[axes.frequency]
+half = ["fleet.0.cpu.frequency='0.5 GHz'"]
+whole = []
+
+[axes]
+seed = [1, 2]
+"""
+PARAMS, DEVICES, ROUNDS = 6090, 4, 2
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Return the folder of the study, whose runs lie below runs/."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "base.toml").write_text(BASE.replace("CELL", CELL))
+    (folder / "own_links.toml").write_text(BASE.replace("CELL", OWN_LINKS))
+    (folder / "study.toml").write_text(STUDY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        edgesim.study("study.toml").run()
+    return folder
+
+
+@pytest.fixture
+def here(tiny, monkeypatch):
+    monkeypatch.chdir(tiny)
+    return tiny
+
+
+def test_time_energy_pareto(here, capsys):
+    main_of("time_energy_pareto.py")(Path("study.toml"), out=here / "pareto")
+    half, whole = table_of(capsys.readouterr().out)
+    assert (half["setting"], half["on_front"], whole["on_front"]) == ("frequency=half", "True", "True")
+    runs = edgesim.study("study.toml").open().frame().groupby("frequency").mean()
+    for row, name in ((half, "half"), (whole, "whole")):
+        assert [float(row["sim_time_s"]), float(row["active_j"])] == pytest.approx(
+            runs.loc[name, ["sim_time_s", "active_j"]].tolist(), rel=1e-5
+        )
+    main_of("time_energy_pareto.py")(Path("study.toml"), x="sim_time_s", y="round_s", out=here / "pareto")
+    half, whole = table_of(capsys.readouterr().out)
+    assert (half["on_front"], half["dominated_by"], whole["on_front"]) == ("False", "frequency=whole", "True")
+
+
+def test_cost_over_theta(here, capsys):
+    """The two lines cross where (1 - theta) x the seconds saved are theta x the joules spent for that."""
+    main_of("cost_over_theta.py")(Path("study.toml"), out=here / "theta")
+    text = capsys.readouterr().out
+    costs = {row["setting"]: row for row in table_of(text)}
+    [early, late] = table_of(text.partition("\n\n")[2])
+    half, whole = costs["frequency=half"], costs["frequency=whole"]
+    seconds, joules = (abs(float(half[end]) - float(whole[end])) for end in ("theta0", "theta1"))
+    assert (early["cheapest"], late["cheapest"]) == ("frequency=whole", "frequency=half")
+    assert (
+        float(early["to_theta"]) == float(late["from_theta"]) == pytest.approx(seconds / (seconds + joules), rel=1e-3)
+    )
+
+
+def test_dvfs_deadline(here, capsys):
+    """8 s allow the lowest frequency, a fifth of the highest, with its 25th part of the joules; 1 s does not.
+
+    In a cell a device cannot foresee how long it sends, so that `just_in_time` may be late.
+    """
+    main_of("dvfs_deadline.py")(Path("own_links.toml"), ["1 s", "8 s"], here / "dvfs")
+    rows = {(row["governor"], float(row["deadline_s"])): row for row in table_of(capsys.readouterr().out)}
+    joules = {key: float(row["joules_per_update"]) for key, row in rows.items() if row["joules_per_update"] != "inf"}
+    late = {key: float(row["late_share"]) for key, row in rows.items()}
+    assert late["max", 1] == late["just_in_time", 1] == late["just_in_time", 8] == late["energy_optimal", 8] == 0
+    assert late["energy_optimal", 1] > 0
+    assert joules["just_in_time", 8] == pytest.approx(joules["energy_optimal", 8])
+    assert joules["just_in_time", 8] < joules["just_in_time", 1] < joules["max", 1] == pytest.approx(joules["max", 8])
+
+
+def test_bandwidth(here, capsys):
+    """Every round moves a model of 4 bytes a parameter to and from each device, whatever the band."""
+    main_of("bandwidth.py")(Path("base.toml"), ["200 kHz", "2 MHz"], here / "band")
+    narrow, wide = ({k: float(v) for k, v in list(row.items())[1:]} for row in table_of(capsys.readouterr().out))
+    bits = 8 * 2 * 4 * PARAMS * DEVICES
+    for row in (narrow, wide):
+        length_s = row["down"] + row["compute"] + row["up"] + row["link_wait"] + row["wait"]
+        assert row["bits_per_s_per_hz"] == pytest.approx(bits / length_s / row["hertz"], rel=1e-4)
+    assert wide["compute"] == pytest.approx(narrow["compute"]) and wide["up"] < narrow["up"]
+    assert wide["bits_per_s_per_hz"] < narrow["bits_per_s_per_hz"]
+
+
+def test_device_clock(here, capsys):
+    """All 103 steps of the Pi 4 are predicted without their family, within the limit of the page on device times."""
+    runs = sorted(here.glob("runs/studies/study/*/*seed=1"))
+    main_of("device_clock.py")(runs, draws=20, out=here / "clock")
+    text = capsys.readouterr().out
+    families = table_of(text)
+    assert sum(int(row["steps"]) for row in families) == 103
+    assert sum(int(row["steps"]) * float(row["mean_error"]) for row in families) / 103 < 0.1
+    totals = {row["run"]: row for row in table_of(text.partition("\n\n")[2])}
+    assert len(totals) == len(runs) == 2
+    for run in map(edgesim.open, runs):
+        row = totals[run.name]
+        assert float(row["low"]) < run.rounds["now_s"].iloc[-1] < float(row["high"])
+    with pytest.raises(edgesim.ConfigError, match=r"^--device: 'abacus' has no measured steps"):
+        main_of("device_clock.py")([], "abacus", 20, here / "clock")
+
+
+def test_timing_table(here, capsys):
+    """As stored, and again after one number of one job was changed by a millionth."""
+    folder = here / "golden"
+    folder.mkdir()
+    (folder / "golden.toml").write_text(
+        'scenario = "timing.toml"\ncolumns = ["sim_time_s", "best_accuracy"]\ntolerances = { best_accuracy = 1.0 }\n'
+    )
+    (folder / "timing.toml").write_text("extends = '../base.toml'\nbackend = 'null'\n")
+    assert call("check", folder, "--update").code == 0
+    for changed in ("", "jobs.end_s"):
+        if changed:
+            jobs = pd.read_csv(folder / "jobs.csv", comment="#")
+            jobs.loc[3, "end_s"] *= 1 + 1e-6
+            head = (folder / "jobs.csv").read_text().partition("\n")[0]
+            (folder / "jobs.csv").write_text(f"{head}\n{jobs.to_csv(index=False)}")
+        with pytest.raises(typer.Exit) as end:
+            main_of("timing_table.py")(folder, here / "timing")
+        rows = {row["column"]: row for row in table_of(capsys.readouterr().out)}
+        assert end.value.exit_code == bool(changed) and "best_accuracy" not in rows
+        assert [name for name, row in rows.items() if row["differ"] != "0"] == ([changed] if changed else [])
+        assert rows["jobs.end_s"]["numbers"] == str(DEVICES * ROUNDS) and rows["sim_time_s"]["numbers"] == "1"
+
+
+def test_every_script_and_notebook_has_a_row_in_the_index():
+    page = (SCRIPTS / "README.md").read_text(encoding="utf-8")
+    files = {path.name for path in SCRIPTS.iterdir() if path.suffix in (".py", ".ipynb")}
+    assert {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")} == files
+    assert "](analysis/README.md)" in (SCRIPTS.parent / "README.md").read_text(encoding="utf-8")
+
+
+# --- notebooks --------------------------------------------------------------------------------------------------
 
 
 def test_the_notebook_is_stored_with_outputs():

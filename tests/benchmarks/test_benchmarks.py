@@ -104,7 +104,7 @@ def measured(folder: Path, *words: object) -> tuple[_Report, str]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", thinned(NAMES, {"sharing"}))
+@pytest.mark.parametrize("name", thinned(NAMES, {"sharing"}, NAMES[::3]))
 def test_it_gives_rows(name: str, tmp_path: Path) -> None:
     report, page = measured(tmp_path, name)
     (section,) = report.sections

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from edgesim.cli.main import main
 from edgesim.core.errors import ConfigError
-from edgesim.core.price_list import Coverage, LayerCost
+from edgesim.core.price_list import Coverage, LayerCost, ModelSizes
+from edgesim.runs.memory_fit import MemoryFit
 from edgesim.runs.progress import Limits, ProgressLine
 from tests.records.written import new_tables, write
 
@@ -77,7 +78,10 @@ def simulator(monkeypatch):
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
         levels["link_j"] = [0.0, 5000.0]
         totals = {"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000}
-        return SimpleNamespace(blocks=levels, totals=totals, notes=(), spread_blocks=None, spread_totals={})
+        memory = [MemoryFit("sensor", 1_000_000, 2_500_000, 16, False, 4, (("a smaller training.batch", 4),))]
+        return SimpleNamespace(
+            blocks=levels, totals=totals, notes=(), memory=memory, spread_blocks=None, spread_totals={}
+        )
 
     def network_of(model, shape, classes, key, **_):
         seen.cost_profile = (model.value, model.name, shape, classes)
@@ -87,6 +91,9 @@ def simulator(monkeypatch):
         cost_profile = SimpleNamespace(
             model=model.name,
             params=15,
+            sizes=ModelSizes(15, 60, 0, 0),
+            base=0,
+            base_bytes=0,
             coverage=Coverage(260.0, 7.0, ()),
             groups=(),
             layers=layers,
@@ -186,6 +193,12 @@ def test_estimate(call, simulator, scenario):
     found = json.loads(call("estimate", scenario, "--json")[1])
     assert found["blocks"][1] == {"level": 2, "devices": 4, "flops": 4e9, "seconds": 90.0, "link_j": 5000.0}
     assert found["totals"] == {"host_minutes": 12.5, "memory_bytes": 3_000_000}
+    smaller = "fits with a smaller training.batch (batch 4 at most)"
+    assert f"sensor (1 MB): does not fit, 2.5 MB at batch 16; {smaller}" in out
+    assert found["memory"] == [
+        {"kind": "sensor", "memory_bytes": 1_000_000, "need_bytes": 2_500_000, "batch": 16, "fits": False}
+        | {"largest_batch": 4, "changes": [{"change": "a smaller training.batch", "largest_batch": 4}]}
+    ]
 
 
 def test_card_shows_every_suffix_cut(call, simulator):

@@ -230,6 +230,16 @@ def test_card_takes_another_input() -> None:
     assert (found["params"], found["forward_flops"]) == (64 * 3 + 3, 2 * 64 * 3)
 
 
+def test_a_model_may_be_a_table_of_keys() -> None:
+    """Adapters of rank 4 on one layer from 32 to 96 numbers, in each of two blocks."""
+    table = '{ name = "hf", config = "tiny-gpt2", lora = { r = 4 } }'
+    assert json.loads(call("flops", table, "--input", "8", "--json").out)["params"] == 2 * 4 * (32 + 96)
+    assert call("model", "{ name = }")[::2] == (
+        2,
+        "error: model: not valid TOML: Invalid value (at line 1, column 18)\n",
+    )
+
+
 def test_schema_describes_scenario_files() -> None:
     schema = json.loads(call("schema").out)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"

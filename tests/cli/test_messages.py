@@ -159,6 +159,17 @@ FAST = "will take almost no time at"
                 "network.down: a transfer will take very long at 8 bit/s; real ones have 10 to 1e+13",
             ],
         ),
+        (
+            ["training.precision=bfloat16", "fleet.1.cpu.bfloat16_speedup=2"],
+            [
+                "training.precision: cpu.bfloat16_speedup of block0 is unknown, so that training there takes the "
+                "seconds and joules of float32"
+            ],
+        ),
+        (
+            ["fleet.1.cpu.bfloat16_speedup=2"],
+            ["fleet.1.cpu.bfloat16_speedup: has no effect with training.precision = 'float32'"],
+        ),
         (["session=[{training={lr=11}}]"], ["session.0.training.lr: training will diverge at 11, as rates above 10 are "
                                             "not in use"]),
     ],
@@ -185,7 +196,7 @@ COMMANDS = [
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("words", thinned(COMMANDS, ["energy done"]))
+@pytest.mark.parametrize("words", thinned(COMMANDS, ["energy done"], COMMANDS[::4]))
 @pytest.mark.parametrize("reader", thinned(["head -n 1", "true"], ["true"]))
 def test_head_ends_a_command_quietly(here: Path, words: str, reader: str) -> None:
     """Also where rich draws, and where the reader is gone before the first word."""

@@ -17,7 +17,7 @@ from edgesim.core.errors import ConfigError
 from tests.calling import call
 from tests.sizes import spread
 
-MEMBER = {"torchvision:": "torchvision:resnet18"}  # a member of each family
+MEMBER = {"torchvision:": "torchvision:resnet18", "timm:": "timm:resnet18"}  # a member of each family
 PLUGINS = [(kind, MEMBER.get(name, name)) for kind in PACKAGES for name in places_of(kind)]
 every_part = pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=[f"{kind}-{name}" for kind, name in PLUGINS])
 some_parts = pytest.mark.parametrize(("kind", "name"), spread(PLUGINS, 80))

@@ -17,6 +17,7 @@ from tests.contracts.support import (
     COORDINATORS,
     METHODS,
     PLUGINS,
+    UNDISTURBED,
     digits_scenario,
     hardest,
     mixed_scenario,
@@ -56,7 +57,9 @@ class Ahead(SerialBackend, FuturesBackend):
                  self.evaluate_personal(work.models))]  # fmt: skip
 
 
-CASES = [(name, hardest(name)) for name in (*METHODS, f"{PLUGINS}:Greedy", f"{PLUGINS}:Asking")]
+CASES = [
+    (name, hardest(name)) for name in (*METHODS, f"{PLUGINS}:Greedy", f"{PLUGINS}:Asking") if name not in UNDISTURBED
+]
 CASES += [("fedasync", COORDINATORS["buffered"]), ("fedbuff", COORDINATORS["buffered"])]
 
 

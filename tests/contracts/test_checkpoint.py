@@ -10,7 +10,17 @@ from edgesim.execution.checkpoint import Checkpoint
 from edgesim.learning.train.trainer import Trainer
 from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import Silent, Simulation
-from tests.contracts.support import COORDINATORS, METHODS, PLUGINS, hardest, mixed_scenario, results_of, run, tried
+from tests.contracts.support import (
+    COORDINATORS,
+    METHODS,
+    PLUGINS,
+    UNDISTURBED,
+    hardest,
+    mixed_scenario,
+    results_of,
+    run,
+    tried,
+)
 
 ALWAYS_S = 1e-9  # every merge comes later than that after the one before
 TROUBLE = [{"name": "crash", "probability": 0.2}, {"name": "partial_work", "probability": 0.3}]
@@ -33,7 +43,9 @@ def trained(monkeypatch):
     return jobs
 
 
-CASES = [(name, hardest(name)) for name in (*METHODS, f"{PLUGINS}:Greedy", f"{PLUGINS}:Asking")]
+CASES = [
+    (name, hardest(name)) for name in (*METHODS, f"{PLUGINS}:Greedy", f"{PLUGINS}:Asking") if name not in UNDISTURBED
+]
 CASES += [(f"{PLUGINS}:{name}", COORDINATORS["buffered"]) for name in ("Proximal", "Delivered")]
 
 

@@ -20,7 +20,7 @@ from edgesim.execution.result_cache import Answers
 from edgesim.learning.train.loop import batch_order
 from edgesim.methods.fedavg import FedAvg
 from tests.calling import call
-from tests.contracts.support import METHODS, mixed_scenario, needs_of, results_of, run, tried
+from tests.contracts.support import METHODS, UNDISTURBED, mixed_scenario, needs_of, results_of, run, tried
 from tests.contracts.test_answers import found
 from tests.contracts.test_backends import TROUBLE
 from tests.contracts.test_checkpoint import ALWAYS_S, resumed, trained
@@ -51,7 +51,7 @@ RULES: dict[str, dict[str, Any]] = {
     "battery_aware": {"count": 3},
 }
 REPORTING = [name for name in RULES if "reports" in plugins_of("selection")[name].needs]
-METHODS_WITH_A_SERVER = [name for name in METHODS if needs_of(name).peers is None]
+METHODS_WITH_A_SERVER = [name for name in METHODS if needs_of(name).peers is None and name not in UNDISTURBED]
 
 
 def world_of(name: str) -> dict[str, Any]:

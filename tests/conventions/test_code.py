@@ -137,7 +137,7 @@ def test_no_file_is_read_with_pickle():
 def test_no_code_knows_a_part_by_name():
     """What a method, model, data set, backend or accelerator does is in its class, never behind `if name == ...`."""
     names = {name for kind in ("method", "model", "data", "backend") for name in plugins_of(kind)} | {"cuda", "mps"}
-    names -= {"hf", "torch"}  # a variant of Per-FedAvg, and the library
+    names -= {"hf", "torch", "instructions"}  # a variant of Per-FedAvg, the library, and kinds of made-up records
     assert len(names) > 20
     wrong = []
     for source, node in walk():

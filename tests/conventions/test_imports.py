@@ -60,6 +60,9 @@ LIBRARIES: dict[str, set[str]] = {
     "pytest": {"pytest_plugin"},
     "optuna": {"studies"},
     "huggingface_hub": {"learning"},
+    "transformers": {"learning"},
+    "peft": {"learning"},
+    "timm": {"learning"},
     "flwr": {"flower"},
 }
 
@@ -215,7 +218,17 @@ def _command(missing: tuple[str, ...], modules: list[str]) -> list[str]:
 # None is imported: the data set of digits is a file of scikit-learn, MLflow keeps a database with the next two, and
 # the last is for typer.
 NOT_IMPORTED = {"scikit-learn", "sqlalchemy", "alembic", "click"}
-EXTRAS = ("flower", "hf", "ray", "optimise", "tensorboard", "mlflow", "privacy")  # of those who run edgesim
+EXTRAS = (
+    "flower",
+    "hf",
+    "ray",
+    "optimise",
+    "tensorboard",
+    "mlflow",
+    "privacy",
+    "llm",
+    "timm",
+)  # of those who run edgesim
 
 
 def test_what_is_imported_is_a_dependency_and_nothing_else() -> None:

@@ -27,7 +27,7 @@ WRITTEN = "runs/"  # by commands
 # What is meant as an example, or lies in somebody else's repository.
 PAGES = ROOT / "docs"
 NOT_OURS = {
-    *("cautious.py", "deadlines.py", "halving.py", "walks.py"),
+    *("cautious.py", "convert.py", "deadlines.py", "halving.py", "topics.py", "walks.py"),
     *("custom_mods/mods.py", "fedrep/client_app.py", "pytorch_example/task.py"),
     "to_json.py",
     "pandas.py",

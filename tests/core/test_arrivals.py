@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
+import torch.nn.functional as F
 
 import edgesim
 from edgesim.core.arrivals import Arrivals
@@ -75,13 +78,43 @@ def test_training_uses_what_has_arrived(tmp_path):
     assert (late.jobs["sent_s"] > 0.5).any()
 
 
+def test_current_data_by_hand(tmp_path):
+    """The last model on the test samples of the classes that have appeared, against a forward pass in plain torch."""
+    arrival = {"over": "1 ms", "class_every": "0.5 s"}
+    scenario = digits_scenario(
+        arrival=arrival, evaluation={"current": True, "every": 2}, stop={"rounds": 4}, weights="final"
+    )
+    run = edgesim.run(scenario, out=tmp_path / "run")
+    assembled = assemble(scenario)
+    x, labels = assembled.data.batch("test", torch.arange(len(assembled.data.labels("test"))))
+    pairs = zip(assembled.split.train, assembled.setting.arrivals.at_s, strict=True)
+    end_s = run.evals["now_s"].iloc[-1]
+    seen = np.unique(np.concatenate([assembled.data.labels("train")[rows[at_s <= end_s]] for rows, at_s in pairs]))
+    assert 1 < len(seen) < 10
+    module = assembled.network.module
+    module.load_state_dict(safetensors.torch.load_file(tmp_path / "run" / "final.safetensors"))
+    of_seen = torch.isin(labels, torch.from_numpy(seen))
+    with torch.no_grad():
+        logits = module.eval()(x[of_seen])
+    current = run.evals[run.evals["split"] == "current"]
+    assert current["round"].tolist() == run.evals[run.evals["split"] == "test"]["round"].tolist()
+    assert current["samples"].iloc[-1] == of_seen.sum()
+    assert current["accuracy"].iloc[-1] == pytest.approx((logits.argmax(1) == labels[of_seen]).double().mean().item())
+    assert current["loss"].iloc[-1] == pytest.approx(F.cross_entropy(logits, labels[of_seen]).item(), rel=1e-5)
+
+
 @full
 @pytest.mark.workers
 @pytest.mark.parametrize("backend", [{"name": "workers", "workers": 2}, {"name": "cohort"}], ids=lambda b: b["name"])
 def test_backends_agree(backend, tmp_path):
     """Tables are the same; what cohort learns is the same within rounding."""
     runs = [
-        edgesim.run(digits_scenario(arrival={"over": "0.5 s"}, backend=each), out=tmp_path / each["name"])
+        edgesim.run(
+            digits_scenario(
+                arrival={"over": "0.5 s", "class_every": "90 ms"}, evaluation={"current": True}, backend=each
+            ),
+            out=tmp_path / each["name"],
+        )
         for each in ({"name": "serial"}, backend)
     ]
     assert runs[0].jobs.to_csv() == runs[1].jobs.to_csv()
@@ -97,6 +130,10 @@ def test_backends_agree(backend, tmp_path):
             "arrival.class_every: needs samples with classes",
         ),
         ({"arrival": {"start": 0.5}}, "arrival.over"),
+        (
+            {"evaluation": {"current": True}},
+            "evaluation.current: needs classes that appear one after another; set arrival.",
+        ),
         ({"method": "fedl"}, "arrival: the method computes on a number of samples that it sets itself"),
     ],
 )

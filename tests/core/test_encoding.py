@@ -312,7 +312,7 @@ BAD = {
     "an update down": ("down=sign", "down: the server sends whole models, an update goes up alone; use encoding.up"),
     "a number": ("up=16", "up: must be a table, got 16"),
     "unknown key": ("up={bit=4}", "up.bit: unknown key; did you mean 'bits'?"),
-    "unknown direction": ("upp=float16", "upp: unknown key; did you mean 'up'? (allowed: up, down)"),
+    "unknown direction": ("upp=float16", "upp: unknown key; did you mean 'up'? (allowed: up, down, base)"),
 }
 
 

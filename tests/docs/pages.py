@@ -1,9 +1,9 @@
 """Reads the pages of the documentation as a reader would: block after block, in one folder.
 
 A block with a title is a file that the reader writes. A block of `sh` is typed. A block of `text` after the comment
-`<!-- output -->` is what the last command printed; after `<!-- output, numbers within 10 % -->` its numbers may differ
-so much, as what is learned depends on the machine. Python without a title is run. TOML without a title are lines of a
-scenario, which are laid over the quickstart and run without training. What cannot run here has the comment
+`<!-- output -->` is what the last command or program printed; after `<!-- output, numbers within 10 % -->` its numbers
+may differ so much, as what is learned depends on the machine. Python without a title is run. TOML without a title are
+lines of a scenario, which are laid over the quickstart and run without training. What cannot run here has the comment
 `<!-- not run: reason -->` before it. Other languages are looked at only.
 """
 
@@ -15,7 +15,9 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +86,9 @@ class Reader:
             for line in _commands(block.text):
                 self._type(line)
         elif block.language == "python":
-            exec(compile(block.text, "block", "exec"), self.names)
+            with redirect_stdout(StringIO()) as printed:
+                exec(compile(block.text, "block", "exec"), self.names)
+            self.printed = printed.getvalue()
         elif block.language == "toml":
             _try_lines(block.text)
         elif block.comment.startswith("output"):

@@ -10,13 +10,16 @@ import pytest
 
 from edgesim.core.errors import ConfigError
 from tests.docs.pages import ROOT, Block, Reader, blocks_of
+from tests.sizes import thinned
 
 SHORT = ("docs/howto/sessions.md",)
+# Pages whose commands train for minutes, ten seeds or large networks: for `make test-all`.
+LONG = ("docs/explanation/decisions.md", "docs/explanation/time.md", "docs/explanation/time_and_energy.md")
 # Blocks that a page marks as not run: each one more is to be noticed.
 LEFT_OUT = {
     "README.md": 1,
     "docs/explanation/claims.md": 1,
-    "docs/explanation/open_questions.md": 1,
+    "docs/explanation/open_questions.md": 3,
     "docs/explanation/performance.md": 1,
     "docs/explanation/protocols.md": 2,
     "docs/explanation/reproductions.md": 24,
@@ -27,6 +30,8 @@ LEFT_OUT = {
     "docs/howto/ci.md": 1,
     "docs/howto/data.md": 1,
     "docs/howto/device.md": 1,
+    "docs/howto/diloco.md": 1,
+    "docs/howto/finetune.md": 1,
     "docs/howto/edges.md": 1,
     "docs/howto/golden_tables.md": 1,
     "docs/howto/install.md": 4,
@@ -48,6 +53,7 @@ WIDE = {
     "docs/explanation/reproductions.md": 2,
     "docs/howto/calibrate.md": 1,
     "docs/howto/compress.md": 2,
+    "docs/howto/data.md": 1,
     "docs/howto/networks.md": 1,
     "docs/howto/own_loop.md": 1,
     "docs/howto/plugin.md": 2,
@@ -55,7 +61,7 @@ WIDE = {
 }
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 WITH_BLOCKS = [page for page in PAGES if blocks_of(ROOT / page)]
-CASES = [pytest.param(page, marks=[] if page in SHORT else [pytest.mark.full]) for page in WITH_BLOCKS]
+CASES = thinned(WITH_BLOCKS, SHORT, [page for page in WITH_BLOCKS if page not in LONG])
 
 
 @pytest.mark.parametrize("page", CASES)

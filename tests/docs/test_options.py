@@ -89,7 +89,8 @@ SAME_MEANING = {  # texts that are true of each of these keys as they stand: whe
     "Published code, with Adam.": {"server_lr", "server_weight_decay"},
     "Published settings.": {"diversity", "generator_weight_decay"},
     "As in the authors' code and in Adam.": {"beta1", "beta2"},
-    "Of both splits together.": {"samples_per_device", "samples_per_user"},
+    "Of both splits together.": {"documents_per_author", "samples_per_device", "samples_per_user"},
+    "Equal to the number of devices of the fleet, with partition by_column.": {"authors", "users"},
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
+from xml.etree import ElementTree
 
 import pytest
 
@@ -25,6 +26,7 @@ from edgesim.core import job
 from edgesim.records import schema
 from tests.calling import call
 from tests.docs.pages import ROOT
+from tests.sizes import thorough
 
 DOCS = ROOT / "docs"
 
@@ -146,7 +148,7 @@ def test_the_page_on_plug_ins_says_what_a_class_of_each_kind_has_to_write() -> N
 def test_every_plug_in_shows_all_of_its_keys(kind: str) -> None:
     page = f"reference/options/{kind}.md"
     for place in places_of(kind):
-        name = {"torchvision:": "torchvision:resnet18"}.get(place, place)
+        name = {"torchvision:": "torchvision:resnet18", "timm:": "timm:resnet18"}.get(place, place)
         rows = rows_of(section(page, name), "key")
         assert [row[0].strip("`") for row in rows] == [key.key for key in describe(kind, name).keys]
         assert [row for row in rows if not (row[1] and row[2] and row[4])] == []
@@ -162,6 +164,29 @@ def test_no_key_of_a_section_lacks_its_meaning() -> None:
     rows = rows_of(generated()["reference/scenario.md"], "key")
     assert len(rows) > 50
     assert [row[0] for row in rows if not (row[1] and row[4])] == []
+
+
+def test_every_scenario_has_its_line_and_picture() -> None:
+    """And the five parts of the world that are easily forgotten are in at least three scenarios each."""
+    rows = rows_of(generated()["reference/scenarios.md"], "")
+    pages = _generator().scenario_pages
+    files = {path.relative_to(pages.FOLDER).as_posix(): path for path in pages.files()}
+    assert [row[1].strip("`") for row in rows] == list(files) and {"quickstart.toml", "flower/digits.toml"} <= set(
+        files
+    )
+    assert [row[1] for row in rows if len(row[2]) < 30 or len(row[2]) > 220] == []
+    for row, (name, path) in zip(rows, files.items(), strict=True):
+        drawn = ElementTree.fromstring(generated()[f"reference/scenarios/{path.stem}.svg"])
+        dots = [each for each in drawn if each.tag.endswith("circle") and each.get("r") == "3"]
+        devices = int(re.findall(r"(\d+) devices", row[0])[0])
+        assert len(dots) == devices or (10 < len(dots) <= 40 and devices > 36), name
+    uses = {row[1].strip("`"): row[3].split(", ") for row in rows}
+    assert uses["vehicles.toml"] == ["wireless", "mobility", "edge servers"]
+    assert uses["solar_sensors.toml"] == ["batteries"] and uses["quickstart.toml"] == ["-"]
+    assert uses["factory_restarts.toml"] == ["failures"] and uses["frequencies.toml"] == ["frequency"]
+    for part in ("frequency", "wireless", "mobility", "batteries", "failures"):
+        assert sum(part in each for each in uses.values()) >= 3, part
+    assert pages.times().keys() <= set(files) and min(float(cpu_s) for cpu_s in pages.times().values()) > 0
 
 
 def test_every_command_is_there_with_its_options() -> None:
@@ -198,11 +223,14 @@ def test_links_to_elsewhere_are_well_formed(page: str) -> None:
 
 @pytest.mark.full
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
-    """Links and anchors too: a page with a broken one is refused."""
     done = build(ROOT, tmp_path / "site")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "reference" / "methods" / "fedavg.html").is_file()
-    for name in ("docs", "edgesim", "scenarios", "tests"):
+
+
+@thorough
+def test_a_page_with_a_broken_anchor_is_refused(tmp_path: Path) -> None:
+    for name in ("analysis", "docs", "edgesim", "scenarios", "tests"):
         shutil.copytree(ROOT / name, tmp_path / "copy" / name)
     for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, tmp_path / "copy" / name)

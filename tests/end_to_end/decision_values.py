@@ -1,6 +1,6 @@
 """Numbers of the runs of the example decisions, so that tests can decide again without running them.
 
-`python -m tests.end_to_end.decision_values FOLDER`, after the five studies ran with `--runs FOLDER/NAME`, writes them.
+`python -m tests.end_to_end.decision_values FOLDER`, after the six studies ran with `--runs FOLDER/NAME`, writes them.
 """
 
 from __future__ import annotations

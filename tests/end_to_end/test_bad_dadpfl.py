@@ -67,7 +67,7 @@ TARGETS = {
         "dadpfl", graph("name='ring'"), f"method.target_sparsity: must be at least method.sparsity, {says}",
         f", preset='{preset}', {keys}",
     )
-    for preset in ("paper", "paper_literal", "authors")
+    for preset in ("reconstructed", "printed", "authors")
     for keys, says in {
         "target_sparsity=0.4": "0.5, got 0.4",
         "sparsity=0.9": "0.9, got 0.8",

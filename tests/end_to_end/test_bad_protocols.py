@@ -106,7 +106,7 @@ PAIRS = {
         [DFEDAVG, RING, "failures=[{name='crash', probability=0.1}, {name='server_restart', mean_time='1 h'}]"],
     ),
     "outages of peers without end": Bad(
-        "failures.up: a model that takes ",
+        "failures.up: a round in which device 0 exchanges 4 messages ",
         [DFEDAVG, RING, "failures={name='link_outage', up='1 ns', down=1}"],
     ),
     "battery and sleep": Bad(

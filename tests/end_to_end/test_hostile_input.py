@@ -339,7 +339,6 @@ SMALL = {
             [OUTAGE + "up='1 s', down='1 s'}", "network={name='shared', up='5 Mbit/s', down='2 bit/s'}"],
             "failures.up: a round in which ",
         ),
-        (["model={name='cnn_digits', projection=1000000000}"], "model: CnnDigits with "),
         (["fleet.0.battery={capacity=5e-324}"], "fleet.0.battery.capacity: device 0 of the block restarts with 0 J"),
         (
             ["fleet.0.battery={capacity=20, charge=1e-13, windows=[[0, 3600]]}"],
@@ -350,6 +349,10 @@ SMALL = {
 )
 def test_what_hardly_comes_or_goes_is_refused(here: Path, overrides: list[str], says: str) -> None:
     assert validate(*NULL, "energy={name='power', idle='1 W', busy='2 W'}", *overrides).startswith(says)
+
+
+def test_a_network_larger_than_memory_is_refused_where_it_would_be_trained(here: Path) -> None:
+    assert validate("model={name='cnn_digits', projection=1000000000}").startswith("model: CnnDigits with ")
 
 
 @pytest.mark.parametrize(

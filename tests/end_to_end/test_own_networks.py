@@ -17,7 +17,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Submodel
 from edgesim.learning.cost_models.measured import Measured
 from edgesim.learning.models.base import ModelPlugin
-from edgesim.learning.models.build import build_model, model_state_of
+from edgesim.learning.models.build import base_of, build_model, model_state_of
 from edgesim.learning.submodel.slicing import thinner
 from edgesim.learning.train.loop import batch_order
 from tests.calling import call
@@ -105,17 +105,21 @@ class Backbone(nn.Module):
 def test_what_its_author_froze_stays_and_is_not_charged() -> None:
     device = Device(Backbone)
     fixed = {"fixed.weight", "fixed.bias", "rnn.weight_hh_l0"}
-    assert fixed.isdisjoint(device.first["params"]) and fixed <= device.first["buffers"].keys()  # it travels
+    assert fixed.isdisjoint(device.first["params"]) and not device.first["buffers"]  # it does not travel
+    before = {name: value.clone() for name, value in base_of(device.module).items()}
+    assert before.keys() == fixed
     assert device.cost_profile.layer_names == ("fixed", "rnn", "hidden", "out")
     layer = device.cost_profile.layers[0]
-    assert (layer.params, layer.buffers, layer.weight_grad_flops) == (0, 16 * 16 + 16, 0)
+    assert (layer.params, layer.buffers, layer.weight_grad_flops) == (0, 0, 0)
+    assert (layer.base, layer.base_bytes) == (16 * 16 + 16, 4 * (16 * 16 + 16))
     # Forward of all; then no gradient into `fixed`, whose output is data to all others: as if there was no such layer.
     rest = 4 * 2 * (4 * 4) + 4 * 2 * (4 * 4) + 2 * (16 * 8 + 8 * 3)
     assert device.cost_profile.forward_flops() == 2 * 16 * 16 + rest
     for frozen in (frozenset[str](), frozenset({"fixed"}), frozenset({"rnn"}), frozenset({"hidden", "out"})):
         done = device.train(frozen)
         assert done.charged_flops == done.counted_flops
-        assert all(torch.equal(done.body["buffers"][name], device.first["buffers"][name]) for name in fixed)
+        assert not done.body["buffers"]
+        assert all(torch.equal(value, before[name]) for name, value in base_of(device.module).items())
     assert device.cost_profile.train_flops() == device.cost_profile.train_flops(frozenset({"fixed"}))
 
 

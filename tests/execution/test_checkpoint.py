@@ -96,6 +96,18 @@ def test_nothing_is_trained_twice(here: Path, training: list[int]) -> None:
     assert call(*RUN, *ALWAYS).err == ("error: run: already exists, a run that is finished; --overwrite replaces it\n")
 
 
+def test_the_base_is_charged_once_although_the_run_was_cut_off(here: Path, training: list[int]) -> None:
+    """1,450 numbers train and 40 are frozen. A device downloads both first, and later the 1,450 alone."""
+    words = [*RUN, "--set", "model=tests.plugins.own_networks:HeadOnly", "--set", "encoding.base=once"]
+    call(*words, "--out", "alone")
+    training[:] = [0, 7]
+    assert call(*words, *ALWAYS, "--fresh").code == 130
+    assert call(*words, *ALWAYS).code == 0
+    assert call("diff", "run", "alone").out == "identical\n"
+    for _, own in edgesim.open("run").jobs.sort_values("sent_s").groupby("device"):
+        assert own["down_bytes"].tolist() == [4 * 1490] + [4 * 1450] * (len(own) - 1)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_a_run_that_stops_before_it_goes_on_changes_nothing(
     here: Path, training: list[int], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]

@@ -79,7 +79,7 @@ class Echo:
         words = "".join(f"&{m.body}" for m in a.received)
         return Result(f"{a.global_model}+{a.device}{words}", f"{a.device_state}>{a.job}", {"job": a.job}, 3)
 
-    def evaluate(self, model):
+    def evaluate(self, model, classes=None):
         """Return the next score."""
         return {"test": Score(0.0, self.scores.pop(0), 1)}
 

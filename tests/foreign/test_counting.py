@@ -275,7 +275,7 @@ def test_bytes_of_storages() -> None:
 
 
 def test_memory_of_training_is_near_the_price() -> None:
-    """The price has room for all gradients at the end of forward. In a loop gradients come as activations go."""
+    """Both are the most bytes alive at an instant. The price also has the copies that oneDNN makes of weights."""
     module, (x, y) = convolutional(), batch_of((1, 8, 8), 64)
     optimizer, price = torch.optim.SGD(module.parameters(), 0.01), price_of(module, (1, 8, 8))
     with Counter() as counter:

@@ -18,10 +18,13 @@ from safetensors.numpy import save_file
 
 import edgesim
 from edgesim.config.device_profiles import find, to_toml
+from edgesim.config.plugin_fields import PartOf
 from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
 from edgesim.execution.backends.serial import SerialBackend
 from edgesim.execution.checkpoint import Checkpoint
 from edgesim.execution.result_cache import Answers
+from edgesim.learning.models.build import build_model
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runs.assembly import assemble
 from edgesim.runs.recording import flat
@@ -313,6 +316,21 @@ def _started(folder: Path, case: int) -> Any:
     return assemble(edgesim.load(_scenario(folder), [f"model={{ name = 'mlr', init_from = {path} }}"])).module
 
 
+def _transformer(folder: Path) -> Sequence[Path]:
+    """A folder as transformers writes it, with a config.json and weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    config = GPT2Config(vocab_size=10, n_positions=64, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    return [folder / "model" / "config.json", folder / "model" / "model.safetensors"]
+
+
+def _transformed(folder: Path, case: int) -> Any:
+    plugin = PartOf("model").read({"name": "hf", "config": str(folder / "model")}).value
+    return build_model(plugin, (6,), 10, Key(1), objective=plugin.native_objective)
+
+
 # --- run folders --------------------------------------------------------------------------------------------------
 
 
@@ -459,6 +477,7 @@ KINDS: dict[str, Kind] = {
     ),
     "text play": Kind(text("play.txt", PLAY), learned("text", path="{here}/play.txt", marker=":", length=5)),
     "weights": Kind(_weights, _started),
+    "transformer": Kind(_transformer, _transformed),
     "run folder": Kind(_run, told(*COMMANDS), lambda folder: True),
     "edited run": Kind(_edited, told(*COMMANDS, REPLAY), damage=edited),
     "checkpoint": Kind(_checkpoint, _resumed, lambda folder: True),

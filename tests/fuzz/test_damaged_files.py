@@ -17,7 +17,7 @@ from tests.fuzz.files import fault_of, faults_of
 from tests.fuzz.kinds import KINDS, Kind
 from tests.sizes import full, grows, sized
 
-CASES = sized(1, 20, 200)
+CASES = sized(1, 10, 200)
 
 
 @pytest.fixture(scope="module")

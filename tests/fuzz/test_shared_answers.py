@@ -117,7 +117,7 @@ def played(scenario: Any, out: Path, answers: Answers | None) -> dict[str, Any] 
 
 @full
 @pytest.mark.grows
-@pytest.mark.parametrize("group", range(sized(1, 4, 20)))
+@pytest.mark.parametrize("group", range(sized(1, 2, 20)))
 def test_answers_of_another_scenario_are_answers_of_this_one(tmp_path: Path, group: int) -> None:
     """Each pair of scenarios shares a folder; the second is compared with itself alone."""
     ran = answered = 0

@@ -61,6 +61,34 @@ def test_as_torch_takes_its_steps(model, name, settings):
             assert torch.equal(local.weights[kind][name], tensor), name
 
 
+def test_without_shuffle_samples_come_as_the_partition_has_them():
+    """Two epochs of a device whose first half is one class and whose second half another, with a loop over slices."""
+    classes = {"name": "two_class", "samples_per_device": 22}
+    scenario = digits_scenario(
+        model={"name": "mlp", "hidden": [8]},
+        partition=classes,
+        training={"batch": 8, "lr": 0.1, "local_epochs": 2, "shuffle": False},
+        selection="all",
+        stop={"rounds": 1},
+        fleet=[{"count": 1, "cpu": {"flops_per_s": "20 MFLOP/s"}}],
+    )
+    simulation = prepare(scenario)
+    simulation.run()
+    parts = assemble(scenario)
+    shard = torch.from_numpy(parts.split.train[0])
+    x, y = parts.data.batch("train", shard)
+    assert len(set(y[:11].tolist())) == len(set(y[11:].tolist())) == 1 and y[0] != y[11]
+
+    net = copy.deepcopy(parts.module).train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for start in (0, 8, 16, 0, 8, 16):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x[start : start + 8]), y[start : start + 8]).backward()
+        optimizer.step()
+    for name, tensor in model_state_of(net)["params"].items():
+        assert torch.equal(simulation.learner.weights()["params"][name], tensor), name
+
+
 def test_batches_are_augmented_one_by_one():
     """However many steps' samples are gathered at once, each step has the draws that it has when it is alone."""
     parts = assemble(digits_scenario(data={"name": "digits", "augment": {"crop": 1, "flip": True}}))

@@ -126,7 +126,7 @@ def test_a_resnet_of_any_width(width: int) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_native_inputs_fit_and_seven_classes_too(name: str) -> None:
-    part = find("model", name)[0]
+    part = find("model", name)[0]()
     check_fits(on_meta(name), part.native_input_shape, part.native_classes, part.native_objective)
     check_fits(on_meta(name, classes=7), part.native_input_shape, 7, part.native_objective)
 
@@ -331,6 +331,32 @@ def test_init_from_that_cannot_be_read(tmp_path, content: bytes | None) -> None:
         ConfigError, match=r"start.safetensors: (cannot be read: No such|not a readable safetensors) file"
     ):
         build_model(Mlr(init_from=path), (1, 8, 8), 10, Key(1))
+
+
+# --- frozen layers -------------------------------------------------------------------------------------------------
+
+
+def test_frozen_layers_do_not_train_and_are_not_sent() -> None:
+    """A pattern freezes the layers that it matches, and all that is in a layer of its name."""
+    whole = model_state_of(build_model(Lenet5(), (1, 28, 28), 10, Key(1)))["params"]
+    head = model_state_of(build_model(Lenet5(freeze=("conv*", "fc1")), (1, 28, 28), 10, Key(1)))["params"]
+    assert list(head) == ["fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"]
+    assert all(torch.equal(value, whole[name]) for name, value in head.items())
+    body = find("model", "resnet18_gn")[0](freeze=("conv1", "norm1", "blocks"))
+    assert list(model_state_of(build_model(body, (3, 32, 32), 10, Key(1)))["params"]) == ["fc.weight", "fc.bias"]
+
+
+@pytest.mark.parametrize(
+    ("freeze", "says"),
+    [
+        (("conv9",), r"'conv9'; did you mean 'conv2'\? \(layers: conv1, conv2, fc1, fc2, fc3\)$"),
+        (("relu_fc1",), "model.freeze: no layer with parameters has a name like 'relu_fc1'"),
+        (("*",), "model.name: Sequential has no parameters to train; one at least must not be frozen"),
+    ],
+)
+def test_freezing_nothing_or_everything_is_refused(freeze: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        build_model(Lenet5(freeze=freeze), (1, 28, 28), 10, Key(1))
 
 
 # --- the torchvision family --------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ def scored(objective: Objective, outputs: torch.Tensor, y: torch.Tensor, metrics
             float(objective.summed(o, t)),
             float(objective.hits(o, t).sum()),
             len(t),
+            objective.amount(t),
             objective.counts(o, t).sum(0).tolist(),
         )
         for o, t in zip(outputs.split(40), y.split(40), strict=True)

@@ -336,7 +336,7 @@ class Odd(nn.Module):
         ("added", ["one", "three"]),
         ("sliced", ["one", "three"]),
         ("grouped", ["one"]),
-        ("buffer", []),
+        ("buffer", ["one", "three"]),
     ],
 )
 def test_units_in_odd_places_stay(kind: str, groups: list[str]) -> None:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import edgesim
 from edgesim.core.errors import EdgesimError
+from edgesim.core.rng import Key
+from edgesim.files.code_identity import named_files_digest
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.sources.texts import MarkovText, TextFiles, stationary
+from edgesim.learning.data.texts import packed, padded
+from edgesim.learning.data.tokenizers import PADDING, Bytes
+from edgesim.learning.models.build import build_model
+from edgesim.learning.models.transformer import TransformerChar
+from edgesim.learning.objectives.next_token import NextToken
 from edgesim.reports.load import open_run
 from edgesim.runs.assembly import assemble
+from edgesim.runs.cache_identity import facts_of
 from tests.conftest import digits_scenario
+from tests.learning.bpe import END, trained
 from tests.sizes import full
 
 WROTE = {"ann": "abcabcabd", "bob": "aabbaabbz"}  # windows of two: four for each, the last for the test
@@ -85,8 +98,9 @@ def test_users_with_short_texts_may_be_left_out(folder: Path) -> None:
     [
         ({"length": 5}, "FOLDER: user 'ann' has 9 characters, needed are 11 for two samples of 5; "
                         "data.skip_short = true leaves such users out"),
-        ({"length": 5, "skip_short": True}, "FOLDER: no user has the 11 characters of two samples of 5"),
-        ({"length": 2, "users": 3}, "data.users: FOLDER has 2 users with two samples of 2, found 3"),
+        ({"length": 5, "skip_short": True}, "FOLDER: no user has enough for two samples: the longest has 9 characters, "
+                                            "needed are 11 for two samples of 5"),
+        ({"length": 2, "users": 3}, "data.users: FOLDER has 2 users with two samples, found 3"),
         ({"path": "ann.txt", "marker": ":"}, "FOLDER/ann.txt: no line ends with data.marker, ':'"),
         ({"path": "ann.txt", "marker": " "}, "data.marker: must have a character that is seen, found ' '"),
         ({"path": "empty"}, "FOLDER/empty: has no file that ends in .txt"),
@@ -104,6 +118,198 @@ def test_what_does_not_fit_is_one_line(folder: Path, keys: dict[str, Any], messa
     with pytest.raises(EdgesimError) as caught:
         assemble(digits_scenario(data=data, model="lstm_char", objective="next_token"))
     assert str(caught.value) == message.replace("FOLDER", str(folder))
+
+
+# --- packing and padding ----------------------------------------------------------------------------------------
+
+
+def random_documents(count: int) -> list[str]:
+    """Return texts of 1 to 60 characters of several alphabets."""
+    generator = Key(11).numpy()
+    letters = np.array(list("abc xyz.,\nüß漢字🙂"))
+    return ["".join(generator.choice(letters, int(generator.integers(1, 61)))) for _ in range(count)]
+
+
+def test_a_thousand_documents_come_back_from_packed_and_from_padded_rows() -> None:
+    documents, tokenizer, length = random_documents(1000), Bytes(), 48
+    ended = [np.append(tokenizer.encode(each), tokenizer.end) for each in documents]
+    rows = packed(ended, length)
+    assert len(rows) == (sum(map(len, ended)) - 1) // length
+    whole = whole_documents([*rows[:, :-1].ravel().tolist(), int(rows[-1, -1])])
+    assert whole == documents[: len(whole)] and len(whole) >= len(documents) - length  # the rest is left out
+    rows, found = padded(ended, length), list[list[int]]()
+    begins = True
+    for row in rows.tolist():
+        own = [token for token in row if token != PADDING]
+        found.append(own) if begins else found[-1].extend(own[1:])  # the last token of a row is in the next one too
+        begins = own[-1] == tokenizer.end
+    assert [each[-1] for each in found] == [tokenizer.end] * 1000
+    assert [bytes(each[:-1]).decode() for each in found] == documents
+
+
+def whole_documents(tokens: Sequence[int]) -> list[str]:
+    """Return the texts that end in a row of bytes, without the rest after the last end."""
+    found, last = list[str](), 0
+    for place, token in enumerate(tokens):
+        if token == Bytes.end:
+            found.append(bytes(tokens[last:place]).decode())
+            last = place + 1
+    return found
+
+
+def pieces(folder: Path, texts: Mapping[str, Sequence[str]]) -> Path:
+    """Write the texts of authors as JSON lines, author after author in turn."""
+    lines = [json.dumps({"author": user, "text": text}) for user, own in texts.items() for text in own]
+    (folder / "pieces.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "pieces.jsonl"
+
+
+AUTHORS = {
+    "ann": ["a short line", "another line of ann that is somewhat longer", "x", "ann again", "more of ann"],
+    "bob": ["bob", "bob and bob", "a line of bob that is much longer than a sample may be", "ok", "fine", "so"],
+}
+
+
+def transformer(data: Dataset, length: int) -> torch.nn.Module:
+    """Return a small transformer for a data set of text."""
+    plugin = TransformerChar(layers=1, width=16, heads=2)
+    return build_model(plugin, (length,), data.classes, Key(5), objective=NextToken(), vocabulary=data.vocabulary)
+
+
+def by_hand(module: torch.nn.Module, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Return the mean cross-entropy over all tokens that follow one, run sequence by sequence without padding."""
+    losses = []
+    for row in rows:
+        logits = module(torch.tensor([row[:-1]]))
+        losses.append(torch.nn.functional.cross_entropy(logits[0].T, torch.tensor(row[1:]), reduction="sum"))
+    return torch.stack(losses).sum() / sum(len(row) - 1 for row in rows)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_loss_and_its_gradient_are_those_of_sequences_without_padding(tmp_path: Path, packing: bool) -> None:
+    length = 24
+    path = pieces(tmp_path, AUTHORS)
+    data = TextFiles(path=path, user="author", tokenizer="bytes", length=length, packing=packing).load()
+    rows = []
+    for _, own in sorted(AUTHORS.items()):
+        ended = [[*text.encode(), 256] for text in own]
+        if packing:
+            ended = [[token for each in ended for token in each]]
+            ended = [ended[0][: (len(ended[0]) - 1) // length * length + 1]]
+        mine = [each[s : s + length + 1] for each in ended for s in range(0, len(each) - 1, length)]
+        rows += mine[: len(mine) - max(1, round(0.2 * len(mine)))]
+    module = transformer(data, length)
+    loss = NextToken().loss(module(data.x_train), data.y_train)
+    own = torch.autograd.grad(loss, list(module.parameters()))
+    expected = by_hand(module, rows)
+    assert len(rows) == len(data.y_train)
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
+    for one, other in zip(own, torch.autograd.grad(expected, list(module.parameters())), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    losses, counted = NextToken().losses(module(data.x_train), data.y_train), NextToken().counted(data.y_train)
+    mean = (losses * counted).sum() / counted.sum()
+    assert float(mean.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
+
+
+def padded_scenario(path: Path, **changes: Any) -> edgesim.Scenario:
+    """Two authors, a device each, whose padded documents train a network that refuses tokens of another type."""
+    base: dict[str, Any] = {
+        "data": {"name": "text", "path": str(path), "user": "author", "tokenizer": "bytes", "length": 24,
+                 "packing": False},
+        "model": {"name": "tests.plugins.texts:NextTokens", "tokens": 258},
+        "objective": "next_token", "partition": {"name": "by_column", "column": "author"}, "selection": "all",
+        "training": {"batch": 3, "lr": 0.5, "local_epochs": 2}, "stop": {"rounds": 2},
+        "fleet": [{"count": 2, "cpu": {"flops_per_s": "20 MFLOP/s"}}],
+    }  # fmt: skip
+    return digits_scenario(**{**base, **changes})
+
+
+def test_devices_train_on_integers_of_their_own_author(tmp_path: Path) -> None:
+    parts = assemble(padded_scenario(pieces(tmp_path, AUTHORS)))
+    assert parts.data is not None and parts.split is not None and parts.split.test is not None
+    for user, own, tests in zip(["ann", "bob"], parts.split.train, parts.split.test, strict=True):
+        assert set(parts.data.columns["author"][0][own]) == {user} == set(parts.data.columns["author"][1][tests])
+        for split, rows in ("train", own), ("test", tests):
+            x, _ = parts.data.batch(split, torch.from_numpy(rows))
+            assert x.dtype == torch.int64
+            for row in x.tolist():
+                text = bytes(token for token in row if token < 256).decode()
+                assert any(text in each for each in AUTHORS[user])
+
+
+@pytest.mark.parametrize("backend", ["serial", "cohort", pytest.param("workers", marks=[pytest.mark.workers, full])])
+def test_a_run_on_padded_documents_scores_the_tokens_that_count(tmp_path: Path, backend: str) -> None:
+    """Serial, stacked and in two processes; the last model's loss is that of plain torch, sequence by sequence."""
+    chosen: Any = {"name": "workers", "workers": 2} if backend == "workers" else backend
+    scenario = padded_scenario(pieces(tmp_path, AUTHORS), backend=chosen, evaluation={"every": 1})
+    edgesim.run(scenario, out=tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    parts = assemble(scenario)
+    assert parts.data is not None
+    module = parts.module
+    module.load_state_dict(load_file(tmp_path / "run" / "final.safetensors"))
+    y = parts.data.y_test
+    rows = [
+        [*x[: int((t != -100).sum())].tolist(), int(t[t != -100][-1])]
+        for x, t in zip(parts.data.x_test, y, strict=True)
+    ]
+    curve = run.accuracy_curve()
+    assert curve["loss"].iloc[-1] == pytest.approx(float(by_hand(module, rows).detach()), rel=1e-5)
+    hits = (module(parts.data.x_test).argmax(1) == y).sum() / (y != -100).sum()
+    assert curve["accuracy"].iloc[-1] == pytest.approx(float(hits))
+    if backend == "cohort":
+        edgesim.run(padded_scenario(pieces(tmp_path, AUTHORS), evaluation={"every": 1}), out=tmp_path / "serial")
+        assert open_run(tmp_path / "serial").accuracy_curve()["loss"].tolist() == pytest.approx(curve["loss"].tolist())
+
+
+def test_a_text_and_its_tokenizer_are_part_of_the_identity(tmp_path: Path) -> None:
+    path, tokenizer = pieces(tmp_path, AUTHORS), tmp_path / "tokenizer.json"
+
+    def identity(**data: Any) -> tuple[bytes, str]:
+        own = {"path": str(path), "user": "author", "length": 24, "packing": False, **data}
+        model = {"name": "transformer_char", "layers": 1, "width": 8, "heads": 1}
+        parts = assemble(padded_scenario(path, data={"name": "text", **own}, model=model))
+        return facts_of(parts), named_files_digest(parts.scenario.canonical())
+
+    found = [identity(), identity(tokenizer="bytes")]
+    for size in 270, 280:
+        trained(AUTHORS["ann"], tokenizer, size)
+        found.append(identity(tokenizer=str(tokenizer), end=END))
+    pieces(tmp_path, {**AUTHORS, "bob": AUTHORS["bob"][::-1]})
+    found.append(identity())
+    facts, files = zip(*found, strict=True)
+    assert len(set(facts)) == 5
+    assert files[0] == files[1] and len(set(files)) == 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "content", "message"),
+    [
+        ({}, '{"author": "a", "text": "b"}\n{"text": "c"}\n', "FILE line 2: has no field 'author' (it has text)"),
+        ({}, '{"author": "a", "text": " "}\n', "FILE line 1: field 'text' is empty"),
+        ({}, '{"author": "a", "text": ["b"]}\n', "FILE line 1: field 'text' must be a text, found ['b']"),
+        ({}, '\n["a"]\n', "FILE line 2: must be a table of fields, found ['a']"),
+        ({}, '{"author": \n', "FILE line 1: not valid JSON: Expecting value: line 1 column 12 (char 11)"),
+        ({}, "\n", "FILE: has no records"),
+        ({}, '{"author": "a", "text": "b"}\n', "FILE: user 'a' has 2 bytes, needed are two documents or more for two "
+                                               "samples of 24; data.skip_short = true leaves such users out"),
+        ({"model": {"name": "tests.plugins.texts:NextTokens", "tokens": 200}}, None,
+         "model.name: NextTokens knows 200 tokens, the data have 258"),
+        ({"model": {"name": "tests.plugins.texts:NextTokens", "tokens": 200, "width": 9000}}, None,
+         "model.name: NextTokens knows 200 tokens, the data have 258"),  # too large to be tried with numbers
+        ({"objective": "classification"}, None,
+         "objective.name: classification is for classes as labels, those of data pieces are tokens; use next_token"),
+    ],
+)  # fmt: skip
+def test_records_that_do_not_fit_are_one_line(
+    tmp_path: Path, keys: dict[str, Any], content: str | None, message: str
+) -> None:
+    path = pieces(tmp_path, AUTHORS)
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(EdgesimError) as caught:
+        assemble(padded_scenario(path, **keys))
+    assert str(caught.value) == message.replace("FILE", str(path))
 
 
 # --- the made-up text -------------------------------------------------------------------------------------------

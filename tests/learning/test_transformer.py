@@ -13,14 +13,15 @@ from edgesim.cli.parts import measured
 from edgesim.core.errors import ConfigError
 from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
-from edgesim.core.task import Submodel
+from edgesim.core.task import Payload, Submodel
 from edgesim.learning.models.transformer import TransformerChar
 from edgesim.learning.models.transformer_modules import TransformerBlock, TransformerNetwork
+from edgesim.learning.submodel.slicing import thinner
 from edgesim.methods.fedbn import FedBN
 from edgesim.runs.network import cost_profile_of
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import run
-from tests.learning.test_training_memory import held_bytes
+from tests.learning.test_training_memory import held_bytes, told
 
 TOKENS, POSITIONS, WIDTH, HEADS, LAYERS = 7, 6, 8, 2, 3
 SMALL = TransformerChar(layers=LAYERS, width=WIDTH, heads=HEADS)
@@ -157,7 +158,8 @@ def test_layers_are_listed_as_data_goes_through_them() -> None:
     block = ["norm1", "attention.qkv", "attention.out", "norm2", "up", "down"]
     blocks = [f"block{n}.{name}" for n in range(1, LAYERS + 1) for name in block]
     assert list(profile_of().layer_names) == ["embedding", "positions", *blocks, "norm", "output"]
-    assert profile_of().groups == ()  # no units that could be left out alone
+    # the width and the heads stay: only units between the two linear layers of a block can be left out
+    assert [group.name for group in profile_of().groups] == [f"block{n}.up" for n in range(1, LAYERS + 1)]
 
 
 @pytest.mark.parametrize(
@@ -198,8 +200,7 @@ def test_memory_is_what_a_real_step_holds(trained: set[str] | None) -> None:
     ours, profile = network(), profile_of()
     frozen = frozenset(profile.layer_names) - trained if trained else frozenset[str]()
     for batch in (2, 5):
-        need = profile.memory_bytes(Submodel(frozen=frozen), batch=batch)
-        assert need[:2] + need[3:] == held_bytes(ours, profile, frozen, batch)
+        assert told(profile, batch, Submodel(frozen=frozen)) == held_bytes(ours, profile, frozen, batch)
 
 
 def test_memory_by_hand() -> None:
@@ -210,8 +211,9 @@ def test_memory_by_hand() -> None:
     block = 2 * (tokens + 2 * POSITIONS + tokens) + 3 * tokens + scores + tokens + 2 * wide
     ends = tokens + 2 * POSITIONS + tokens + POSITIONS * TOKENS  # the last norm, the log-softmax
     per_sample = 4 * (LAYERS * block + ends) + 2 * 8 * POSITIONS  # tokens and labels are int64
-    need = profile_of().memory_bytes(Submodel(), batch=5)
-    assert need.activations == 5 * per_sample + POSITIONS**2 + 4  # and the sum of the weights of labels
+    assert (
+        profile_of().saved_bytes(Submodel(), batch=5) == 5 * per_sample + POSITIONS**2 + 4
+    )  # and the sum of the weights of labels
 
 
 def test_the_model_command_shows_it() -> None:
@@ -272,10 +274,14 @@ def test_what_stays_on_devices_does_not_travel() -> None:
     assert sent == {name: 4 * (whole - count) for name, count in own.items()}
 
 
-def test_thinner_networks_of_it_are_refused() -> None:
-    with pytest.raises(ConfigError) as caught:
-        simulate_null(digits_scenario(**SCENARIO, method={"name": "heterofl", "masking": False}, backend="null"))
-    assert str(caught.value) == (
-        "model.name: transformer_char has no hidden unit to leave out; method.rates must be [1.0] for it, "
-        "found [0.0625, 0.125, 0.25, 0.5, 1.0]"
-    )
+def test_half_the_units_are_a_network_of_half_the_expansion() -> None:
+    """Its price and its shapes are those of a network that was built with so many units."""
+    whole, half = profile_of(), profile_of(TransformerChar(layers=LAYERS, width=WIDTH, heads=HEADS, expansion=2))
+    assert WIDE == 4 * WIDTH
+    part = Submodel(channels=tuple((group.name, tuple(range(WIDE // 2))) for group in whole.groups))
+    for include in ("counted", "all"):
+        assert whole.train_flops(part, include=include) == half.train_flops(include=include)
+    assert whole.memory_bytes(part, 5) == half.memory_bytes(Submodel(), 5)
+    assert whole.nbytes(Payload(), part) == half.nbytes(Payload())
+    small = thinner(network(), part, whole)
+    assert small(torch.zeros(2, POSITIONS)).shape == (2, TOKENS, POSITIONS)

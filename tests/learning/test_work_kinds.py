@@ -164,7 +164,10 @@ def of_a_step(profile: CostProfile, frozen: set[str], forward_only: bool = False
     return Counter({kind: per_sample * BATCH + per_step for kind, (per_sample, per_step) in amounts.items()})
 
 
-@pytest.mark.parametrize("name", thinned(sorted([*NETWORKS, *OWN, *SMALL]), SHORT))
+ALL = sorted([*NETWORKS, *OWN, *SMALL])
+
+
+@pytest.mark.parametrize("name", thinned(ALL, SHORT, ALL[::3]))
 def test_amounts_are_those_of_a_real_step(name):
     """Equal to the last integer, for every frozen set.
 
@@ -181,11 +184,11 @@ def test_amounts_are_those_of_a_real_step(name):
 def test_an_lstm_is_one_kernel_for_all_positions():
     """torch.nn.LSTM: neither operations nor weights that are read grow with the positions; FLOPs do."""
     with torch.device("meta"):
-        few, many = (measure(Lstm(), "lstm", (3, 4, side), CLASSES, kinds=True) for side in (8, 80))
+        few, many = (measure(Lstm(), "lstm", (3, 4, side), CLASSES, kinds=True) for side in (4, 20))
     one, other = of_a_step(few, set()), of_a_step(many, set())
     assert one["operations"] == other["operations"] < 100
     assert one["bytes"] < other["bytes"] < 10 * one["bytes"]
-    assert many.train_flops() > 9 * few.train_flops()
+    assert many.train_flops() > 4.5 * few.train_flops()
     head = of_a_step(many, {"cells"})
     assert head["operations"] < other["operations"] and head["bytes"] < other["bytes"]
 

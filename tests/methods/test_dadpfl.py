@@ -164,7 +164,7 @@ def test_a_neighbour_that_is_too_slow(how, heard):
     assert jobs["wait_s"].max() < 0.1 * frames(simulation)["jobs"].query("device == 0")["compute_s"].min()
 
 
-@pytest.mark.parametrize("preset", ["paper", "authors"])
+@pytest.mark.parametrize("preset", ["reconstructed", "authors"])
 def test_devices_that_fail_stop_nobody(preset):
     """They crash and leave: who is there hears at most M, and sparsity never falls."""
     simulation, backend = spied(
@@ -327,8 +327,8 @@ def test_a_device_votes_by_how_far_it_moved():
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
-        ("paper", ("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 1.0, 0.0)),
-        ("paper_literal", ("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 0.9, 1.0)),
+        ("reconstructed", ("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 1.0, 0.0)),
+        ("printed", ("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 0.9, 1.0)),
         ("authors", ("step_down", "authors", "shared", "norms", "authors", 21, "trained", 1.0, 0.0)),
     ],
 )
@@ -341,7 +341,7 @@ def test_presets(preset, expected):
 def test_the_literal_settings_prune_hard():
     """eta = 1 keeps at most a quarter: 67.5 to 90 % of a layer go at once, where the default takes 15 %."""
     weights = torch.from_numpy(np.random.default_rng(0).standard_normal(1000))
-    settings = DADPFL(preset="paper_literal")._settings()
+    settings = DADPFL(preset="printed")._settings()
     assert spared(weights, PQ(gamma=settings.gamma, eta=settings.eta)) == int(0.9 * (1000 - 848.512486 / 4))
     assert spared(weights, PQ()) == 151
 

@@ -207,8 +207,10 @@ def shares(model, levels, **method):
     ],
 )
 def test_shares_of_the_paper(model, levels, expected):
-    """Those of Table 5.2, by network and number of levels."""
+    """Those of Table 5.2, by network and number of levels. As shares that are dropped they leave the rest."""
     assert shares(model, levels, keep="paper") == expected
+    rest = [1 if share == 1 else 1 - share for share in expected]
+    assert shares(model, levels, keep="paper_dropped") == pytest.approx(rest, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -422,7 +424,7 @@ def test_thin_networks_learn_together():
         ({"keep": [0.5, -0.1, 1.0]}, {}, r"method\.keep: shares must be in \(0, 1\], found \[0\.5, -0\.1, 1\.0\]"),
         ({"keep": [0.5, 1.0]}, {}, r"fleet\.level: method\.keep has a share for 2 levels, found level 3"),
         ({"keep": []}, {}, r"fleet\.level: method\.keep has a share for 0 levels, found level 3"),
-        ({"keep": "deadline"}, {}, r"method\.keep: must be 'paper' or 'match_measured', got 'deadline'"),
+        ({"keep": "deadline"}, {}, r"method\.keep: must be 'paper', 'paper_dropped' or 'match_measured', got 'd"),
         ({"keep": "paper"}, {}, r"method\.keep: 'paper' knows networks of 515610 .*; fcnn has 227610, .* 3 levels"),
         ({"widths": [2, 5]}, {}, r"fleet\.level: method\.keep has a share for 2 levels, found level 3"),
         ({"widths": [2, 3, 6]}, {}, r"method\.widths: must be at most the model's 5 layers, found \[2, 3, 6\]"),

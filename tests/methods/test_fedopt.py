@@ -279,6 +279,7 @@ OPTIONS = {
         "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
         "lr": "test_momentum_is_that_of_torch",
         "momentum": "test_momentum_is_that_of_torch",
+        "nesterov": "test_diloco.py::test_the_outer_step_is_that_of_torch",
     },
     "fedadagrad": {
         "aggregate_over": "test_absent_devices_may_count_with_the_old_model",

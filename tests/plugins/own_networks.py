@@ -131,3 +131,34 @@ class Twice(nn.Module):
         """Return logits, shape (batch, 10)."""
         logits: Tensor = self.out(self.b(self.c(self.a(x.flatten(1) + self.shift()).relu()).relu()).relu())
         return logits
+
+
+class HeadOnly(nn.Module):
+    """A convolution that its author froze, of `numbers`, and a layer that learns. A base of 40 numbers, 1450 train."""
+
+    def __init__(self, numbers: str = "float32", file: str = "") -> None:
+        super().__init__()
+        self.features, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4 * 36, 10)
+        if file:
+            self.features.load_state_dict(torch.load(file))
+        self.features.to(getattr(torch, numbers)).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, shape (batch, 10)."""
+        maps = self.features(x.to(self.features.weight.dtype)).relu()
+        logits: Tensor = self.head(maps.flatten(1).float())
+        return logits
+
+
+class Drifting(nn.Module):
+    """A network that changes a weight that it froze."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.head = nn.Parameter(torch.zeros(64), requires_grad=False), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, shape (batch, 10)."""
+        self.shift.add_(1.0)
+        logits: Tensor = self.head(x.flatten(1) + self.shift)
+        return logits

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import resource
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
+from edgesim.config.plugin_fields import PartOf
 from edgesim.core.errors import ConfigError
 from edgesim.core.networks import as_part, joined, labels_of, part_of
+from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
 from edgesim.runs.assembly import assemble
 from edgesim.runs.cache_identity import facts_of
+from edgesim.runs.network import network_of
 from tests.conftest import digits_scenario, simulate_null
 from tests.contracts.support import merge_arguments, prepare, results_of, run
+from tests.sizes import full
 
 FIRST, SECOND = "cnn_digits", "mlr"
 SPEED = {"flops_per_s": "50 MFLOP/s"}
@@ -172,3 +180,88 @@ def test_a_model_that_there_is_not_is_refused_by_its_place():
     """As the scenario's own is."""
     with pytest.raises(ConfigError, match=r"fleet\.1\.model"):
         scenario_of(None, "cnn_digit")
+
+
+# --- without weights --------------------------------------------------------------------------------------------------
+
+
+class Large(nn.Module):
+    """A network of over a million numbers. `counts`: it is built only where tensors have numbers."""
+
+    def __init__(self, counts: bool = False) -> None:
+        super().__init__()
+        self.table, self.out = nn.Linear(64, 20_000), nn.Linear(20_000, 10)
+        self.scale = float(torch.arange(3).sum()) if counts else 3.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.table(x.flatten(1)).relu()) * self.scale
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "tests.runs.test_network:Large"},
+        pytest.param({"name": "tests.runs.test_network:Large", "counts": True}, marks=full),
+        pytest.param({"name": "hf", "config": "tiny-gpt2", "vocabulary": 40_000, "lora": {"r": 2}}, marks=full),
+        pytest.param("timm:resnet18", marks=full),
+    ],
+)
+def test_a_large_network_has_the_same_price_without_weights(model, monkeypatch, tmp_path):
+    """With freezing, bytes of its base and memory; its weights are those of the seed once they are asked for."""
+    with_them, without = [], []
+    for found, weights in ((with_them, True), (without, False)):
+        monkeypatch.setenv("EDGESIM_CACHE", str(tmp_path / str(weights)))
+        chosen = PartOf("model").read(model)
+        shape = (8, 8) if "Large" in str(model) else None
+        network = network_of(chosen, shape, 10 if shape else None, Key(1), weights=weights)
+        found += [network.cost_profile, network.module.state_dict()]
+    assert with_them[0] == without[0]
+    assert all(torch.equal(value, without[1][name]) for name, value in with_them[1].items())
+
+
+LARGE = {
+    "data": {"name": "markov_text", "users": 6, "samples_per_user": 8, "letters": 6, "length": 8},
+    "objective": "next_token",
+    "partition": "by_column",
+    "model": {"name": "hf", "config": "llama-3.1-8b", "layers": 1, "dtype": "bfloat16", "lora": {"r": 8}},
+    "fleet": [{"count": 6, "cpu": SPEED}],
+    "stop": {"rounds": 2},
+}
+
+
+@full
+def test_a_run_without_training_holds_no_weights_of_a_large_base():
+    """Two tables of 128256 x 4096 numbers have 4.2 GB; one layer of a base in bfloat16. Adapters of rank 8 travel."""
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    simulation = simulate_null(digits_scenario(**LARGE, backend="null"))
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    assert grown_kb < 1e6
+    jobs = simulation.tables["jobs"].frame()
+    # queries 4096 -> 4096, and values 4096 -> 1024 as 8 heads of 128
+    assert set(jobs["up_bytes"]) == {4 * 8 * (4096 + 4096 + 4096 + 1024)}
+
+
+def test_only_a_run_that_trains_needs_memory_for_its_weights(monkeypatch):
+    """Too large a network is refused before it is built, but not where it would never be built."""
+    for module in ("edgesim.core.limits", "edgesim.runs.network"):
+        monkeypatch.setattr(f"{module}.memory_bytes", lambda: 5e8)
+    large = {**LARGE, "model": {**LARGE["model"], "config": "llama-3.2-1b"}}
+    assemble(digits_scenario(**large, backend="null"))
+    with pytest.raises(ConfigError, match=r"^model: HuggingFaceModel with .* would take about"):
+        assemble(digits_scenario(**large))
+
+
+def test_names_and_shapes_of_a_file_are_checked_without_its_weights(tmp_path):
+    """The file has another width in its last layer."""
+    wide = 20_000
+    weights = {"fc1.weight": (wide, 64), "fc1.bias": (wide,), "fc2.weight": (10, wide), "fc2.bias": (10,)}
+    for name, last in (("fits", (10,)), ("wrong", (9,))):
+        save_file({key: torch.zeros(shape) for key, shape in {**weights, "fc2.bias": last}.items()}, tmp_path / name)
+    table = {"name": "mlp", "hidden": [wide]}
+    fits = PartOf("model").read({**table, "init_from": str(tmp_path / "fits")})
+    module = network_of(fits, (64,), 10, Key(1), weights=False).module
+    assert not any(value.any() for value in module.parameters())
+    with pytest.raises(ConfigError, match=r"^model.init_from: .*fc2.bias is \(9,\), the model has \(10,\)"):
+        network_of(
+            PartOf("model").read({**table, "init_from": str(tmp_path / "wrong")}), (64,), 10, Key(1), weights=False
+        )

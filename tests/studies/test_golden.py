@@ -38,6 +38,8 @@ def test_there_are_golden_tables() -> None:
         "fedpmt_table_5_3_timing",
         "quickstart",
         "fedadp_figure_3_2",
+        *("async_shared", "wireless_cell", "gossip_graphs", "edge_servers", "hourly_prices", "solar_sensors"),
+        *("dadpfl_waiting", "flower_app"),
     }
 
 

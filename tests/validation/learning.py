@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from edgesim.core.task import Submodel
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import prepare
-from tests.learning.test_training_memory import held_bytes, network
+from tests.learning.test_training_memory import held_bytes, network, told
 from tests.validation.checks import Item, Row, exact
 
 SAMPLES = 50  # batches of 16 and a last one of 2
@@ -118,12 +118,11 @@ def memory() -> list[Row]:
         halves = cost_profile.before_last(len(cost_profile.layers) - len(cost_profile.layers) // 2)
         totals = []
         for what, frozen in (("whole", frozenset[str]()), ("first half frozen", halves)):
-            need = cost_profile.memory_bytes(Submodel(frozen=frozen), BATCH)
             held = held_bytes(module, cost_profile, frozen, BATCH)
-            found = (need.weights, need.gradients, need.activations)
+            found = told(cost_profile, BATCH, Submodel(frozen=frozen))
             for kind, expected, predicted in zip(("weights", "gradients", "activations"), held, found, strict=True):
                 rows.append(exact(f"{name}, {what}: {kind}, bytes", expected, predicted))
-            totals.append(need.total)
+            totals.append(cost_profile.memory_bytes(Submodel(frozen=frozen), BATCH).total)
         rows.append(exact(f"{name}: freezing lowers the peak", "yes", "yes" if totals[1] < totals[0] else "no"))
     return rows
 

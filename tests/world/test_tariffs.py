@@ -65,7 +65,7 @@ def test_a_mean_is_that_of_small_pieces(lengths_s, from_s, lasts_s, repeats):
     series = steps(starts_s, list(range(1, len(starts_s) + 1)), sum(lengths_s) if repeats else inf)
     edges_s = np.linspace(from_s, from_s + lasts_s, 4001)
     middles_s = (edges_s[1:] + edges_s[:-1]) / 2
-    pieces = np.mean([series.mean(at_s, at_s)[1] for at_s in middles_s])
+    pieces = series.mean(middles_s, middles_s)[:, 1].mean()
     # at most one piece a change holds two prices
     periods = np.arange(2 + int((from_s + lasts_s) / sum(lengths_s))) if repeats else np.zeros(1)
     changes_s = (np.array(starts_s) + sum(lengths_s) * periods[:, np.newaxis]).ravel()

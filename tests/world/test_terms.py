@@ -150,6 +150,26 @@ def test_plans_and_estimates_see_the_bytes_of_payloads(clock: Any) -> None:
     assert (parts.setting.cost_profile.work is None) == (clock == "flops")
 
 
+def test_bfloat16_speeds_up_the_network_and_nothing_else() -> None:
+    """A quarter of the seconds of its FLOPs. Bytes, samples, steps and the optimiser take as long as in float32."""
+    training, power = {"batch": BATCH, "precision": "bfloat16"}, {"name": "power", "idle": "1 W", "busy": "4 W"}
+    job = job_of(lenet({"bfloat16_speedup": 4}, training=training, energy=power))
+    assert (job["flops"], job["compute_s"]) == (FLOPS, pytest.approx(FLOPS / 9e9 / 4))
+    assert job["compute_j"] == pytest.approx(3.0 * FLOPS / 9e9 / 4)
+    scenario = lenet({"bfloat16_speedup": 4, "clock": TERMS}, training=training, network="ideal")
+    parts, terms_s = assemble(scenario), CLOCKED_S - 0.75 * 1e-10 * FLOPS + MEMORY_S
+    task, ids = Task(local_sgd=(parts.setting.training.local_sgd(0),)), np.array([0])
+    assert job_of(scenario)["compute_s"] == pytest.approx(terms_s)
+    assert full_speed_s(task, parts.setting, ids) == pytest.approx([terms_s])
+    assert expected_of(parts.fleet, parts.setting, ids).compute_s == pytest.approx([terms_s])
+    every = {"name": "measured", "include": "all"}
+    job, update_flops = job_of(lenet({"bfloat16_speedup": 4}, training=training, cost=every)), 2 * 62_006 * STEPS
+    assert job["compute_s"] == pytest.approx(((job["flops"] - update_flops) / 4 + update_flops) / 9e9)
+    for cpu, precision in ({}, "bfloat16"), ({"bfloat16_speedup": 4}, "float32"):  # the seconds of float32
+        job = job_of(lenet(cpu, training={"batch": BATCH, "precision": precision}))
+        assert job["compute_s"] == FLOPS / 9e9
+
+
 def test_blocks_may_differ() -> None:
     """Terms of one block leave the other alone."""
     fleet = [{"cpu": {"flops_per_s": "9 GFLOP/s", "clock": TERMS}}, {"count": 2, "cpu": {"flops_per_s": "9 GFLOP/s"}}]

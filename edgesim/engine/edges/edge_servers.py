@@ -18,6 +18,8 @@ from edgesim.core.job import Job, Prices
 from edgesim.core.task import Plan
 from edgesim.core.update import ModelRef
 from edgesim.core.view import Setting
+from edgesim.engine.accounting import Usage
+from edgesim.engine.base_holders import BaseHolders
 from edgesim.engine.dispatcher import JobCounter, PricedJobs
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.legs import Driver, JobOwner, Leg, LegSum, Transfer, Trip
@@ -196,9 +198,13 @@ class EdgeServers(Participants):
 
 
 class OrderPrices:
-    """Makes orders of plans: what is known of them when they are sent are the bytes of the model."""
+    """Makes orders of plans: what is known of them when they are sent are the bytes of the model.
+
+    Edge servers get the base of the network as devices do, to hand it on.
+    """
 
     def __init__(self, setting: Setting, below: EdgeServers) -> None:
+        self._holders = BaseHolders(setting, len(below.busy))
         self._setting = setting
         self._below = below
 
@@ -206,6 +212,10 @@ class OrderPrices:
         """Return the orders of a plan, which are sent now with this model."""
         jobs = [self._job(order.device, order.task, round_, model, now_s) for order in plan.orders]
         return PricedJobs(jobs, None, None, [True] * len(jobs), False)
+
+    def job_ended(self, job: Job, usage: Usage) -> None:
+        """Note the effects of an order that has ended on the prices of later ones."""
+        self._holders.ended(job, usage)
 
     def steer(self, deadline_s: float, clock_share: float) -> None:
         """Do nothing: no controller chooses for edge servers."""
@@ -215,7 +225,10 @@ class OrderPrices:
 
     def _job(self, edge: int, task: Any, round_: int, model: ModelRef, now_s: float) -> Job:
         profile, setting = self._setting.cost_profile, self._setting
-        down_bytes = int(profile.nbytes(task.down, task.submodel, setting.encoding_down))
+        down_bytes = int(
+            profile.nbytes(task.down, task.submodel, setting.encoding_down)
+            + float(np.sum(self._holders.nbytes(task, np.array([edge]))))
+        )
         up_bytes = int(profile.nbytes(task.up, task.submodel, setting.encoding_up))
         prices = Prices(
             down_s=0.0, compute_s=0.0, up_s=0.0, flops=0.0, down_bytes=down_bytes, up_bytes=up_bytes, down_j=0.0,

@@ -28,8 +28,9 @@ class TiFL(Informed):
     `tiers` are equally large, by the seconds that the server expects of an undisturbed job. With `probabilities` the
     policy is static; without them all tiers begin alike, and every `interval` rounds, if the accuracy of the newest
     tier has not grown since the last time, the less accurate a tier, the likelier it gets: the k-th most accurate of
-    n gets k / (n (n + 1) / 2), as open implementations have it. `credits` are how many rounds each tier may have;
-    tiers without credits or without an idle device are passed over while there are others.
+    n gets k / (n (n + 1) / 2), as the open implementation in fltk has it. The paper's algorithm divides by
+    n (n - 1) / 2 (from memory), with which the probabilities of ranks 1 to n sum to more than 1. `credits` are how many
+    rounds each tier may have; tiers without credits or without an idle device are passed over while there are others.
     Differs: a tier's accuracy is that which its devices met on their own samples in their newest job, by data size, as
     simulated devices need not hold test samples; a tier that was never asked counts as the least accurate. Latencies
     are expected ones, not measured in rounds before the first.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from edgesim.core.backend import Assignment, Backend, BackendPart, LocalTraining, Result, Score, Work
+from edgesim.core.backend import Assignment, Backend, BackendPart, Classes, LocalTraining, Result, Score, Work
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory, memory_bytes
 from edgesim.core.update import ModelState
 from edgesim.execution.backends.pooled import Item, Parts, models_of, with_ids, with_models
@@ -35,9 +35,9 @@ class CohortBackend(Backend):
         """Train assignments together where possible."""
         return self._cohort.train(assignments)
 
-    def evaluate(self, model: ModelState) -> Mapping[str, Score]:
+    def evaluate(self, model: ModelState, classes: Classes = None) -> Mapping[str, Score]:
         """Return mean loss and accuracy on the test set, summed in the order of its chunks."""
-        return self._cohort.scores(model)
+        return self._cohort.scores(model, classes)
 
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
         """Score one model after another."""

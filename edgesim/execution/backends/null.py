@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from edgesim.core.backend import Assignment, Backend, BackendPart, Result, Score
+from edgesim.core.backend import Assignment, Backend, BackendPart, Classes, Result, Score
 from edgesim.core.errors import ContractError
 from edgesim.core.update import ModelState
 
@@ -20,7 +20,7 @@ class NullBackend(Backend):
         """Raise ContractError: without tensors there is nothing to train."""
         raise ContractError("the null backend has no tensors to train")
 
-    def evaluate(self, model: ModelState) -> Mapping[str, Score]:
+    def evaluate(self, model: ModelState, classes: Classes = None) -> Mapping[str, Score]:
         """Return no scores."""
         return {}
 

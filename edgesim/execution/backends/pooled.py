@@ -15,6 +15,7 @@ import numpy as np
 
 from edgesim.core.backend import (
     Assignment,
+    Classes,
     FuturesBackend,
     LocalTraining,
     PersonalScoring,
@@ -48,8 +49,8 @@ class Item(NamedTuple):
 class Tester(Protocol):
     """The object with which a process scores models."""
 
-    def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
-        """Return loss and hits of a model on some chunks of the test set."""
+    def score_chunks(self, model: ModelState, chunks: Sequence[int], classes: Classes = None) -> list[ChunkScore]:
+        """Return loss and hits of a model over the samples of these classes in chunks of the test set."""
 
     def score_personal(self, device: int, model: ModelState) -> Score:
         """Return the score of a device's model on the device's own test set."""
@@ -111,7 +112,8 @@ class PooledBackend(FuturesBackend):
                 lambda found: self._trainer.scores([chunk for chunks in found for chunk in chunks]), [None] * len(spans)
             )
             for part, span in enumerate(spans):
-                self._scorings.append(self._item(number, part, [work.model], _score, (id(work.model), span.tolist())))
+                wanted = id(work.model), span.tolist(), work.classes
+                self._scorings.append(self._item(number, part, [work.model], _score, wanted))
         else:
             devices = list(work.models)
             spans = [span for span in np.array_split(np.arange(len(devices)), 2 * self._workers) if len(span)]
@@ -206,9 +208,9 @@ class PooledBackend(FuturesBackend):
         """Train in all processes in parallel. No other work may be in progress."""
         return self._all([LocalTraining(each) for each in assignments])
 
-    def evaluate(self, model: ModelState) -> Mapping[str, Score]:
+    def evaluate(self, model: ModelState, classes: Classes = None) -> Mapping[str, Score]:
         """Score on the test set in all processes in parallel."""
-        scores: Mapping[str, Score] = self._all([Scoring(model)])[0]
+        scores: Mapping[str, Score] = self._all([Scoring(model, classes)])[0]
         return scores
 
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
@@ -295,9 +297,11 @@ def _train(trainer: Trainer, assignment: Any, models: Mapping[int, ModelState]) 
     return trainer.run(with_models(assignment, models))
 
 
-def _score(trainer: Tester, work: tuple[int, Sequence[int]], models: Mapping[int, ModelState]) -> list[ChunkScore]:
-    model, chunks = work
-    return trainer.score_chunks(models[model], chunks)
+def _score(
+    trainer: Tester, work: tuple[int, Sequence[int], Classes], models: Mapping[int, ModelState]
+) -> list[ChunkScore]:
+    model, chunks, classes = work
+    return trainer.score_chunks(models[model], chunks, classes)
 
 
 def _score_personal(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from edgesim.core.backend import Assignment, Backend, BackendPart, Result, Score
+from edgesim.core.backend import Assignment, Backend, BackendPart, Classes, Result, Score
 from edgesim.core.update import ModelState
 from edgesim.learning.train.torch_settings import check_device
 
@@ -24,9 +24,9 @@ class SerialBackend(Backend):
         """Train one assignment after another."""
         return [self._trainer.run(a) for a in assignments]
 
-    def evaluate(self, model: ModelState) -> Mapping[str, Score]:
+    def evaluate(self, model: ModelState, classes: Classes = None) -> Mapping[str, Score]:
         """Return mean loss and accuracy on the test set, chunk after chunk."""
-        return self._trainer.scores(self._trainer.score_chunks(model, range(self._trainer.chunks())))
+        return self._trainer.scores(self._trainer.score_chunks(model, range(self._trainer.chunks()), classes))
 
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
         """Score one model after another."""

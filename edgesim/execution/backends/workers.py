@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from edgesim.execution.processes import ProcessPool, cannot_start, warm_up
 from edgesim.execution.shared_memory import MemoryBlock, SharedMemory
 from edgesim.files.loaded_code import LoadedCode, check_same, loaded_here
 from edgesim.learning.codec.packed import Tensors
+from edgesim.learning.models.build import copy_of
 from edgesim.learning.train.torch_settings import check_device, plain_torch
 from edgesim.learning.train.trainer import Trainer
 
@@ -100,7 +100,7 @@ def _start_worker(
     global _WORKER
     place, outbox = each
     found: Trainer = inbox.get(trainer, copied=False)
-    own = replace(found, module=copy.deepcopy(found.module))  # the found one's tensors are in memory shared by all
+    own = replace(found, module=copy_of(found.module))  # memory shared by all has the found one's tensors, and the base
     _WORKER = _Worker(code, place, make(own) if make else own, inbox, outbox, deque())
 
 

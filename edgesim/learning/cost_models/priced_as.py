@@ -94,7 +94,14 @@ def charged(cost_profile: CostProfile, large: CostProfile, carried: CostProfile,
     everything = Payload(collections=frozenset({"params", "buffers"}))
     memory = large.memory_bytes(Submodel(), batch).total / cost_profile.memory_bytes(Submodel(), batch).total
     numbers = carried.numbers(everything) / cost_profile.numbers(everything)
-    return replace(cost_profile, charged_as=large, numbers_scale=numbers, memory_scale=memory)
+    return replace(
+        cost_profile,
+        charged_as=large,
+        numbers_scale=numbers,
+        memory_scale=memory,
+        charged_base=carried.base,
+        charged_base_bytes=carried.base_bytes,
+    )
 
 
 def _large(cost_profile: CostProfile) -> CostProfile:

@@ -76,10 +76,11 @@ class Numbers:
 
 
 class Dataset:
-    """Train and test samples in memory: pixels as bytes, other features as normalised float32.
+    """Train and test samples in memory: pixels as bytes, tokens as int64, other features as normalised float32.
 
     Images are stored as (n, h, w, c), so that a row is one block of memory, and vectors as (n, features).
-    `input_shape`: (channels, height, width) or (features,). `digest` identifies a data set.
+    `input_shape`: (channels, height, width), (features,) or (positions,). `vocabulary`: number of different tokens, if
+    the inputs are tokens, otherwise None. `digest` identifies a data set.
     """
 
     def __init__(
@@ -96,12 +97,14 @@ class Dataset:
         scaling: FeatureScaling | None = None,
         kind: LabelKind = "classes",
         columns: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         """`x_*`: contiguous float32, or bytes that `scaling` turns into float32. `y_*`: int64 (n,) in [0, classes).
 
-        `kind`: kind of labels. "numbers" and "flags" (0 or 1) are float32 (n, classes), where `classes` is the number
-        of labels of a sample. "tokens" are int64 (n, positions) in [0, classes). `columns`: further properties of
-        training and of test samples by name, such as their user, for partitions.
+        With a `vocabulary` `x_*` are int64 (n, positions) in [0, vocabulary). `kind`: kind of labels. "numbers" and
+        "flags" (0 or 1) are float32 (n, classes), where `classes` is the number of labels of a sample. "tokens" are
+        int64 (n, positions) in [0, classes), or `IGNORED` at positions that do not count. `columns`: further properties
+        of training and of test samples by name, such as their user, for partitions.
 
         `train_rows`: the row of `x_train` for each training sample, int64 (len(y_train),), if images count several
         times without copies in memory. None: every sample has its own row.
@@ -112,6 +115,7 @@ class Dataset:
         self.augment = augment
         self.kind = kind
         self.columns = columns or {}
+        self.vocabulary = vocabulary
         self._scaling = scaling
         self._x = {"train": _numbers(x_train), "test": _numbers(x_test)}
         self._y = {"train": _numbers(y_train), "test": _numbers(y_test)}
@@ -122,15 +126,20 @@ class Dataset:
         held = self._y[split].array
         return held if self.kind == "classes" else np.zeros(len(held), dtype=np.int64)
 
+    def labels_at(self, split: Side, indices: Tensor) -> Tensor:
+        """Return the labels of these rows of a split, of any kind."""
+        held = self._y[split].tensor
+        return held.index_select(0, indices.to(held.device, non_blocking=True))
+
     def batch(self, split: Side, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and labels of these rows of a split, in their order, features as normalised float32.
 
-        Images come as (n, c, h, w) in channels_last memory, vectors as (n, features).
+        Tokens stay int64. Images come as (n, c, h, w) in channels_last memory, vectors as (n, features).
         """
         indices = indices.to(self._y[split].tensor.device, non_blocking=True)
         places = indices if split == "test" or self._rows is None else self._rows.tensor.index_select(0, indices)
         x = self._normalised(split, places)
-        return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), self._y[split].tensor.index_select(0, indices)
+        return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), self.labels_at(split, indices)
 
     def batches(
         self, split: Side, rows: Iterable[Tensor], among: Tensor | None = None

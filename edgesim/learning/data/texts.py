@@ -1,86 +1,96 @@
-"""Data sets for the objective `next_token` from the texts of users."""
+"""Samples for the objective `next_token`: documents of users as packed or padded rows of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.files.reading import check_room, quoted
+from edgesim.core.metrics import IGNORED
+from edgesim.files.reading import quoted
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.tokenizers import PADDING, Numbered
 
-_BYTES_PER_TOKEN = 40  # characters, numbers, inputs and labels, with intermediate copies
-_MOST_TOKENS = 10_000  # different characters: a network has a row of weights for each
+BYTES_PER_TOKEN = 40  # characters, numbers, inputs and labels, with intermediate copies
 
 
-class Texts:
-    """The texts of users, by their names, cut into consecutive windows of `length` characters.
+def packed(documents: Sequence[Ids], length: int) -> Ids:
+    """Return documents, one after another, as consecutive rows, int64 (rows, length + 1).
 
-    A sample is a window. Its labels are the characters that follow each of its characters. The last windows of each
-    user are for the test: a share `test_share` of them, rounded, and at least one.
+    The last token of a row is the first one of the next row: `length` inputs, and the token after each of them. A rest
+    of at most `length` tokens is left out.
     """
-
-    def __init__(self, origin: str, by_user: Mapping[str, str], length: int, test_share: float) -> None:
-        """`origin`: name in error messages. Raises DataError if a user has fewer than two windows."""
-        self._origin, self._by_user, self._length = origin, by_user, length
-        check_room(_BYTES_PER_TOKEN * sum(map(len, by_user.values())), origin)
-        self._train: dict[str, int] = {}  # number of training windows of each user
-        for user, text in by_user.items():
-            windows = (len(text) - 1) // length
-            if windows < 2:
-                raise DataError(
-                    f"{origin}: user {quoted(user)} has {len(text)} characters, needed are {2 * length + 1} "
-                    f"for two samples of {length}; data.skip_short = true leaves such users out"
-                )
-            self._train[user] = windows - min(max(1, round(test_share * windows)), windows - 1)
-
-    def vocabulary(self) -> str:
-        """Return the different characters of the training samples, their labels included, in ascending order."""
-        parts = (text[: self._train[user] * self._length + 1] for user, text in self._by_user.items())
-        found = "".join(sorted(set().union(*map(set, parts))))
-        if len(found) > _MOST_TOKENS:
-            raise DataError(f"{self._origin}: has {len(found)} different characters, allowed are {_MOST_TOKENS}")
-        return found
-
-    def dataset(self, name: str, vocabulary: str, unknown: bool) -> Dataset:
-        """Return the data set: user after user, with the windows of each user in order.
-
-        A token is the place of a character in `vocabulary`. `unknown`: one more token stands for all other characters.
-        The column `user` names the author of a sample.
-        """
-        tokens = len(vocabulary) + unknown
-        known = np.array([ord(character) for character in vocabulary], dtype=np.int64)
-        windows: dict[str, Ids] = {}  # tokens of each window and the one that follows, int64 (windows, length + 1)
-        for user, text in self._by_user.items():
-            codes = np.array([ord(character) for character in text], dtype=np.int64)
-            places = np.searchsorted(known, codes).clip(max=len(known) - 1)
-            numbers = np.where(known[places] == codes, places, len(known))
-            windows[user] = np.lib.stride_tricks.sliding_window_view(numbers, self._length + 1)[:: self._length]
-        sides: list[tuple[np.ndarray, Ids, np.ndarray]] = []
-        for test in (False, True):
-            split = ((each, self._train[user]) for user, each in windows.items())
-            own = [each[ends:] if test else each[:ends] for each, ends in split]
-            rows = np.concatenate(own)
-            users = np.repeat(np.array(list(windows)), [len(each) for each in own])
-            sides.append((rows[:, :-1].astype(np.float32), np.ascontiguousarray(rows[:, 1:]), users))
-        (x_train, y_train, of_train), (x_test, y_test, of_test) = sides
-        return Dataset(
-            name, x_train, y_train, x_test, y_test, tokens, (self._length,),
-            kind="tokens", columns={"user": (of_train, of_test)},
-        )  # fmt: skip
+    stream = np.concatenate([*documents, np.zeros(0, dtype=np.int64)])
+    if len(stream) <= length:
+        return np.zeros((0, length + 1), dtype=np.int64)
+    return np.lib.stride_tricks.sliding_window_view(stream, length + 1)[::length]
 
 
-def long_enough(origin: str, by_user: Mapping[str, str], length: int, users: int | None) -> dict[str, str]:
-    """Return the users with at least two windows, limited to the `users` longest texts, in their order.
+def padded(documents: Sequence[Ids], length: int) -> Ids:
+    """Return documents as rows of their own, int64 (rows, length + 1), filled up with `PADDING`.
 
-    Raises DataError if no user has two windows, and ConfigError if fewer than `users` have.
+    A document of more than `length` + 1 tokens has several rows, as in `packed`, but nothing is left out.
     """
-    found = [user for user, text in by_user.items() if len(text) > 2 * length]
+    parts = [each[start : start + length + 1] for each in documents for start in range(0, len(each) - 1, length)]
+    rows = np.full((len(parts), length + 1), PADDING, dtype=np.int64)
+    for row, part in zip(rows, parts, strict=True):
+        row[: len(part)] = part
+    return rows
+
+
+def with_two_rows(
+    origin: str, rows: Mapping[str, Ids], sizes: Mapping[str, int], needed: str, users: int | None, skip_short: bool
+) -> dict[str, Ids]:
+    """Return the rows of users with at least two, limited to the `users` longest texts, in their order.
+
+    `sizes`: length of each user's text. `needed`: what two rows need, for messages. Raises DataError if a user has
+    fewer rows, or with `users` or `skip_short` if all have, and ConfigError if fewer than `users` have enough.
+    """
+    found = [user for user, own in rows.items() if len(own) >= 2]
+    short = next((user for user in rows if len(rows[user]) < 2), None)
+    if short is not None and not skip_short and users is None:
+        has = f"{origin}: user {quoted(short)} has {sizes[short]}"
+        raise DataError(f"{has} {needed}; data.skip_short = true leaves such users out")
     if not found:
-        raise DataError(f"{origin}: no user has the {2 * length + 1} characters of two samples of {length}")
+        raise DataError(f"{origin}: no user has enough for two samples: the longest has {max(sizes.values())} {needed}")
     if users is not None and users > len(found):
-        raise ConfigError(f"data.users: {origin} has {len(found)} users with two samples of {length}, found {users}")
-    longest = set(sorted(found, key=lambda user: -len(by_user[user]))[:users])
-    return {user: by_user[user] for user in found if user in longest}
+        raise ConfigError(f"data.users: {origin} has {len(found)} users with two samples, found {users}")
+    longest = set(sorted(found, key=lambda user: -sizes[user])[:users])
+    return {user: rows[user] for user in found if user in longest}
+
+
+def last_for_the_test(rows: Mapping[str, Ids], test_share: float) -> tuple[Ids, Ids, np.ndarray, np.ndarray]:
+    """Return rows for training and for the test, and the user of each, user after user.
+
+    The last rows of each user are for the test: a share `test_share` of them, rounded, and at least one.
+    """
+    ends = {user: len(own) - min(max(1, round(test_share * len(own))), len(own) - 1) for user, own in rows.items()}
+    sides = [{user: own[: ends[user]] for user, own in rows.items()}, {user: rows[user][ends[user] :] for user in rows}]
+    train, test = (np.concatenate(list(side.values())) for side in sides)
+    of_train, of_test = (np.repeat(np.array(list(side)), [len(own) for own in side.values()]) for side in sides)
+    return train, test, of_train, of_test
+
+
+def next_token_dataset(
+    name: str,
+    numbered: Numbered,
+    columns: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    counted: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Dataset:
+    """Return the data set of rows of tokens. The label of a position is the token after it.
+
+    `counted`: the tokens of both splits that count as labels, booleans of the shape of the rows; None: all but padding.
+    """
+    sides: list[Ids] = []
+    for side, rows in enumerate(numbered[:2]):
+        absent = rows == PADDING
+        without = absent if counted is None else absent | ~counted[side]
+        sides.append(np.ascontiguousarray(np.where(absent, numbered.pad, rows)[:, :-1]))
+        sides.append(np.ascontiguousarray(np.where(without, IGNORED, rows)[:, 1:]))
+    x_train, y_train, x_test, y_test = sides
+    return Dataset(
+        name, x_train, y_train, x_test, y_test, numbered.size, x_train.shape[1:],
+        kind="tokens", columns=columns, vocabulary=numbered.size,
+    )  # fmt: skip

@@ -3,7 +3,8 @@
 Every dimension of every intermediate result is followed through the operations. Two facts are tracked: the layer whose
 units the dimension counts, and the number of consecutive entries of one unit (a flattened channel has height x width).
 Units that are added to each other are one group. A group that meets the input, the logits or an unknown operation stays
-whole, so that such a network can be thinned less but never wrongly. One case escapes: a constant tensor that a network
+whole, so that such a network can be thinned less but never wrongly. Leading dimensions, such as the positions of a
+sequence, may be flattened and restored, as linear layers do. One case escapes: a constant tensor that a network
 holds outside its buffers. The thinner network then does not run.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from edgesim.core.price_list import ChannelGroup
 from edgesim.learning.models.trace import (
@@ -52,23 +53,23 @@ class Layout:
 
 def find_groups(trace: Trace, module: nn.Module, own_work: Collection[str]) -> Layout:
     """Return the layout of a traced network. `own_work`: layers that do exactly their weights' work."""
-    search = _Search(trace)
+    others = [inner for inner in module.modules() if not isinstance(inner, BATCH_NORMS)]
+    search = _Search(trace, any(next(inner.buffers(recurse=False), None) is not None for inner in others))
     for node in trace.nodes:
         search.follow(node)
-    others = [inner for inner in module.modules() if not isinstance(inner, BATCH_NORMS)]
-    if any(next(inner.buffers(recurse=False), None) is not None for inner in others):
-        search.pin(tuple(search.rows.values()))  # the dimensions of a buffer are unknown
     for layer, axis in search.columns.items():
-        dimensions = sorted(value.dim() for value in module.get_submodule(layer).parameters(recurse=False))
+        own = module.get_submodule(layer)
+        dimensions = sorted(value.dim() for value in own.parameters(recurse=False))
         # A plain layer owns one matrix or kernel and at most one vector, and nothing else.
         plain = not dimensions or (dimensions[-1] >= 2 and dimensions[:-1] in ([], [1]))
+        plain = plain and next(own.buffers(recurse=False), None) is None
         if layer not in own_work or not plain:
             search.pin((search.rows[layer], axis))
     names: dict[int, str] = {}  # each group is named after the first layer that has it as outputs
     for layer in search.columns:  # in forward order, and only these layers make units
-        own = search.rows[layer]
-        if own is not None and not search.whole(own.channels):
-            names.setdefault(search.root(own.channels), layer)
+        made = search.rows[layer]
+        if made is not None and not search.whole(made.channels):
+            names.setdefault(search.root(made.channels), layer)
 
     def name(axis: Axis | None) -> str:
         return "" if axis is None else names.get(search.root(axis.channels), "")
@@ -91,9 +92,10 @@ class _Search:
     """Follows dimensions. Variables that turn out to be equal are united, and those that must stay whole are pinned.
 
     Rules of operations, listed in `_RULES`, return the axes of a node's result, or None if nothing is known of them.
+    `buffers`: whether the network has buffers, which leave no trace where an operation reads them.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, buffers: bool) -> None:
         self.sizes: list[int] = []
         self.pinned: set[int] = set()
         self.rows: dict[str, Axis | None] = {}
@@ -101,6 +103,7 @@ class _Search:
         self.axes: dict[Node, Axes] = {}
         self._parents: list[int] = []
         self._trace = trace
+        self._buffers = buffers
 
     def follow(self, node: Node) -> None:
         """Work out the axes of a node's result."""
@@ -187,6 +190,8 @@ class _Search:
 
     def elementwise(self, node: Node) -> Axes:
         """Unite aligned dimensions. Dimensions of size 1 are repeated and carry no information."""
+        if self._buffers and operation(node) in _OF_TWO and len(operands(node)) < 2 and not _by_a_number(node):
+            return self._unknown(node)  # the other operand may be a buffer
         found: dict[int, Axis | None] = {}
         for source, place in operands(node):
             sizes = shape_of(source, place)
@@ -211,9 +216,12 @@ class _Search:
         return tuple(axis for dim, axis in enumerate(axes) if dim not in dims)
 
     def reshaped(self, node: Node) -> Axes | None:
-        """Follow dimensions from the left until the rest is flattened into one."""
+        """Follow dimensions from the left until the rest is flattened into one, or the last ones if others are."""
         source, place = operands(node)[0]
         before, after, axes = shape_of(source, place), shape_of(node), self._of(source)
+        last = next((d for d, (a, b) in enumerate(zip(before[::-1], after[::-1], strict=False)) if a != b), 0)
+        if last and not any(axes[:-last]):
+            return (*(None,) * (len(after) - last), *axes[-last:])
         same = next((d for d, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(after))
         rest = math.prod(before[same:])
         if same == len(after):
@@ -228,6 +236,18 @@ class _Search:
         source, place = operands(node)[0]
         unchanged = shape_of(source, place) == shape_of(node)
         return self._of(source) if unchanged and math.prod(shape_of(node)[2:]) == 1 else None
+
+
+_OF_TWO = ("Add", "Sub", "Mul", "Div")
+
+
+def _by_a_number(node: Node) -> bool:
+    """Return True if a product or quotient is certainly one with a single number."""
+    if operation(node) not in ("Mul", "Div"):
+        return False
+    if node.name().endswith("Backward1"):  # a number of Python
+        return True
+    return any(isinstance(saved, Tensor) and saved.dim() == 0 for saved in (node._saved_self, node._saved_other))
 
 
 _RULES: dict[str, Callable[[_Search, Node], Axes | None]] = {

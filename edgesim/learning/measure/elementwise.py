@@ -81,7 +81,8 @@ STATISTICS, NORMALISE, SUMS, CENTRED, FIXED = 4.0, 4.0, 5.0, 4.0, 1.0
 # Group and layer normalisation have the same forward. The sums run over g times gain and are not shared: product with
 # gain 1, x^ 2, sums 3, then 4. The gradients of gain and offset take 3. Source: Wu and He, 2018; Ba et al., 2016.
 SAMPLE_NORM_INPUT, SAMPLE_NORM_WEIGHTS = 10.0, 3.0
-_COUNTED = {"Convolution": 2, "Addmm": 0, "Mm": None, "Bmm": None, "Baddbmm": 0}  # place of the bias among operands
+# Place of the bias among operands; None: no bias that trains.
+_COUNTED = {"Convolution": 2, "Addmm": 0, "Mm": None, "Bmm": None, "Baddbmm": 0, "QuantisedProduct": None}
 _MOVES = {
     *("T", "View", "UnsafeView", "ReshapeAlias", "Clone", "Transpose", "Permute", "Expand", "Select", "Slice"),
     *("Squeeze", "Unsqueeze", "Cat", "Stack", "Split", "UnsafeSplit", "SplitWithSizes", "Unbind", "Chunk"),

@@ -32,7 +32,8 @@ from torch.utils.hooks import RemovableHandle
 from edgesim.core.price_list import WorkCost
 from edgesim.learning.measure.channel_groups import find_groups
 from edgesim.learning.measure.operation_work import convolving, does_work
-from edgesim.learning.models.build import on_meta
+from edgesim.learning.measure.run_again import parts_run_again
+from edgesim.learning.models.build import blank_inputs, on_meta
 from edgesim.learning.models.trace import (
     DATA,
     Node,
@@ -60,14 +61,19 @@ _Shape: TypeAlias = tuple[int, ...]
 
 
 def work_costs(
-    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective, own_work: Collection[str]
+    module: nn.Module,
+    input_shape: Sequence[int],
+    batch: int,
+    objective: Objective,
+    own_work: Collection[str],
+    tokens: bool = False,
 ) -> tuple[WorkCost, ...]:
     """Return the work of a step of a network in training mode, by kind. Its weights are neither read nor changed.
 
     `own_work`: layers that do exactly their weights' work. Raises NotMeasured for a node that depends on too many sets
     of layers.
     """
-    small, large = (_step_costs(module, input_shape, size, objective, own_work) for size in (batch, batch + 1))
+    small, large = (_step_costs(module, input_shape, size, objective, own_work, tokens) for size in (batch, batch + 1))
     found: list[WorkCost] = []
     for kind, upstream, groups in dict.fromkeys((*small, *large)):
         one, other = (costs.get((kind, upstream, groups), 0.0) for costs in (small, large))
@@ -77,7 +83,12 @@ def work_costs(
 
 
 def _step_costs(
-    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective, own_work: Collection[str]
+    module: nn.Module,
+    input_shape: Sequence[int],
+    batch: int,
+    objective: Objective,
+    own_work: Collection[str],
+    tokens: bool = False,
 ) -> _Costs:
     tensors = (*module.named_parameters(), *module.named_buffers())
     layers = frozenset(layer_of(name) for name, value in tensors if value.is_floating_point())
@@ -85,7 +96,7 @@ def _step_costs(
     runs: list[_Run] = []
     for training in (set[str](), names - layers, names):
         with _in_modes(module, training):
-            runs.append(_Run(module, input_shape, batch, objective, own_work))
+            runs.append(_Run(module, input_shape, batch, objective, own_work, tokens))
     tested, frozen, trained = runs
     costs: _Costs = {}
     _charge(costs, None, _total(tested.forward.values()))
@@ -101,7 +112,7 @@ def _step_costs(
             switching.add(name)
             _charge(costs, frozenset({name}), more)
     _charge(costs, layers, rest)
-    for owners, amounts in trained.copies:
+    for owners, amounts in (*trained.copies, *trained.again):
         _charge(costs, owners, amounts)
     trained.run_backward()
     if list(map(operation, trained.trace.nodes)) != list(map(operation, frozen.trace.nodes)):
@@ -115,7 +126,7 @@ def _step_costs(
     for owners, amounts in trained.between():
         _charge(costs, owners, amounts)
     for done in runs:
-        done.trace.kept.tensors.clear()  # tensors and graph refer to each other, so that neither would be freed
+        done.trace.kept.forget()
     return costs
 
 
@@ -216,7 +227,7 @@ class _Run:
     """A step whose operations are counted: forward at once, backward if asked.
 
     `forward`: amounts by module. `copies`: of tensors that are then changed in place, with the layers of which one must
-    be trained for them.
+    be trained for them. `again`: of parts of forward that run again in backward, likewise.
     """
 
     def __init__(
@@ -226,13 +237,16 @@ class _Run:
         batch: int,
         objective: Objective,
         own_work: Collection[str],
+        tokens: bool,
     ) -> None:
         self._counter = _Counter()
         with _by_module(module, self._counter) as self._moves:
-            self.trace: Trace = trace_step(module, input_shape, batch, objective, self._counter)
+            self.trace: Trace = trace_step(
+                module, input_shape, batch, objective, self._counter, tokens, lambda: len(self._counter.log)
+            )
         plain = _Counter()
         with _by_module(module, plain), torch.no_grad(), plain:
-            loss_of(module, on_meta(module), torch.empty(batch, *input_shape, device="meta"), objective)
+            loss_of(module, on_meta(module), blank_inputs(batch, input_shape, tokens), objective)
         self._layout = find_groups(self.trace, module, own_work)
         self._places = {node: place for place, node in enumerate(self.trace.nodes)}
         made = sorted((node._sequence_nr(), place) for place, node in enumerate(self.trace.nodes))
@@ -252,11 +266,13 @@ class _Run:
         untracked = iter(plain.log)
         awaited = next(untracked, None)
         ran: set[Any] = set()
+        each: list[_Amounts] = []
         for op in self._counter.log:
             node = self._node_at(op.sequence)
             same = op.place, op.name, op.read, op.written
             amounts: _Amounts = Counter() if op.place in fused and same in ran else self._amounts(op, node)
             ran.add(same)
+            each.append(amounts)
             if awaited is not None and (op.name, op.place, op.read) == (awaited.name, awaited.place, awaited.read):
                 self.forward.setdefault(op.place, Counter()).update(amounts)
                 awaited = next(untracked, None)
@@ -264,6 +280,8 @@ class _Run:
                 self.copies.append((self._behind_copy(node), amounts))
         if awaited is not None:
             raise NotMeasured("its operations are not the same with and without gradients")
+        parts = parts_run_again(self.trace)
+        self.again = [(part.upstream, _total(each[part.since : part.until])) for part in parts]
 
     def _node_at(self, sequence: int) -> Node | None:
         place = bisect_left(self._made, (sequence, -1)) - 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.errors import ConfigError
@@ -28,12 +28,31 @@ Norm: TypeAlias = "Callable[[int], nn.Module | None]"  # channels -> normalisati
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlugin(ABC):
-    """A network by name. `init_from`: safetensors file of a state dict to start from, instead of a random draw."""
+    """A network by name. `init_from`: safetensors file of a state dict to start from, instead of a random draw.
+
+    `freeze`: patterns of names of layers, such as "conv*" or "layer1". Parameters of these layers and of the layers in
+    them do not train; running statistics of normalisations still move.
+    """
 
     init_from: ScenarioPath | None = None
+    freeze: tuple[str, ...] = ()
     native_input_shape: ClassVar[tuple[int, ...] | None] = None  # input shape in the source. build() takes others too
     native_classes: ClassVar[int] = 10
     native_objective: ClassVar[Objective] = CLASSIFICATION  # objective of its price where no scenario names another
+
+    @property
+    def loads_weights(self) -> bool:
+        """True if weights come from files, so that only building the network tells if they fit."""
+        return self.init_from is not None
+
+    def priced_by(self, keys: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of its keys, or files, that decide its price: all but files of weights."""
+        return {name: value for name, value in keys.items() if name != "init_from"}
+
+    @property
+    def lighter(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Changes of its keys with which a device needs less memory to train it: as text, and the keys."""
+        return ()
 
     @abstractmethod
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from edgesim.learning.models.build import applied, on_meta
+from edgesim.learning.models.build import applied, blank_inputs, on_meta
+from edgesim.learning.models.checkpointing import plain_blocks
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
 
@@ -57,16 +58,7 @@ class Trace:
         """List the nodes and the owners behind each of them."""
         self._leaves = {id(value): (name, frozenset({layer_of(name)})) for name, value in self.weights.items()}
         self._leaves[id(self.data)] = ("", frozenset({DATA}))
-        seen: set[Node] = set()
-        stack: list[tuple[Node, bool]] = [(self.loss.grad_fn, False)]  # not recursive, because graphs are deep
-        while stack:
-            node, operands_done = stack.pop()
-            if operands_done:
-                self.nodes.append(node)
-            elif node not in seen:
-                seen.add(node)
-                stack.append((node, True))
-                stack.extend((operand, False) for operand, _ in reversed(operands(node)))
+        self.nodes = nodes_behind(self.loss.grad_fn)
         for node in self.nodes:
             behind = (self.reach[operand] for operand, _ in operands(node))
             own = frozenset({DATA}) if node in self.of_data else frozenset[str]()
@@ -89,25 +81,74 @@ class Trace:
         return self._leaves.get(id(getattr(node, "variable", None)), ("", frozenset()))
 
 
-class Keeper:
-    """Saved-tensor hooks that record the tensors that a forward pass keeps for backward."""
+class KeptTensor(NamedTuple):
+    """A tensor that a node of a checkpointed block keeps."""
 
-    def __init__(self) -> None:
+    place: int  # among all kept tensors
+    node: int  # sequence number of the node
+    done: int  # work done before it was kept, by a clock
+
+
+@dataclass
+class Block:
+    """A checkpointed block in a trace, where it keeps all that it would compute again."""
+
+    inputs: Sequence[Tensor]
+    done: int  # work done before the block, by a clock
+    nodes: range = range(0)  # sequence numbers of its nodes
+    kept: list[KeptTensor] = field(default_factory=list)
+
+    @property
+    def places(self) -> Collection[int]:
+        """Places of its kept tensors among all."""
+        return [each.place for each in self.kept]
+
+
+class Keeper:
+    """Saved-tensor hooks that record the tensors that a forward pass keeps for backward, and checkpointed blocks."""
+
+    def __init__(self, clock: Callable[[], int] = lambda: 0) -> None:
+        """`clock`: a measure of the work that has been done, such as a number of operations."""
         self.tensors: list[Tensor] = []
+        self.blocks: list[Block] = []
         self._asked: list[int] = []
+        self._clock = clock
+        self._within: Block | None = None
 
     def hooks(self) -> torch.autograd.graph.saved_tensors_hooks:
         """Return the context in which the forward pass must run."""
 
         def pack(tensor: Tensor) -> int:
+            place = len(self.tensors)
+            if self._within is not None:
+                self._within.kept.append(KeptTensor(place, _next_sequence_number() - 1, self._clock()))
             self.tensors.append(tensor)
-            return len(self.tensors) - 1
+            return place
 
         def unpack(place: int) -> Tensor:
             self._asked.append(place)
             return self.tensors[place]
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    @contextmanager
+    def block(self, inputs: Sequence[Tensor]) -> Iterator[None]:
+        """Record what runs in the with-block as a checkpointed block."""
+        found = self._within = Block(inputs, self._clock())
+        first = _next_sequence_number()
+        yield
+        found.nodes, self._within = range(first, _next_sequence_number()), None
+        self.blocks.append(found)
+
+    @property
+    def in_blocks(self) -> Collection[int]:
+        """Places of the tensors that nodes of checkpointed blocks keep."""
+        return {place for block in self.blocks for place in block.places}
+
+    def forget(self) -> None:
+        """Let go of all tensors. They and the graph refer to each other, so that neither would be freed."""
+        self.tensors.clear()
+        self.blocks.clear()
 
     def by_node(self, node: Node) -> Iterator[tuple[str, int]]:
         """Yield the kept tensors of a node as (its name in the node, place in `tensors`)."""
@@ -140,6 +181,11 @@ class _Follower(TorchFunctionMode):
         return result
 
 
+def _next_sequence_number() -> int:
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
 def _saving_hooks() -> Any:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
@@ -150,32 +196,44 @@ def trace_step(
     batch: int,
     objective: Objective = CLASSIFICATION,
     around: AbstractContextManager[Any] | None = None,
+    tokens: bool = False,
+    clock: Callable[[], int] = lambda: 0,
 ) -> Trace:
     """Return the graph of a step of a network in training mode, with its mean loss. Its weights are not read.
 
-    `around`: the context in which the network and its loss run.
+    `around`: the context in which the network and its loss run. `tokens`: the inputs are int64, without a gradient.
+    `clock`: see `Keeper`.
     """
-    data = torch.empty(batch, *input_shape, device="meta", requires_grad=True)
-    return _trace(module, on_meta(module), data, objective, around)
+    data = blank_inputs(batch, input_shape, tokens).requires_grad_(not tokens)
+    return _trace(module, on_meta(module), data, objective, around, clock)
 
 
 def trace_on_cpu(
-    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective = CLASSIFICATION
+    module: nn.Module,
+    input_shape: Sequence[int],
+    batch: int,
+    objective: Objective = CLASSIFICATION,
+    tokens: bool = False,
 ) -> Trace:
     """Return the same as `trace_step` with the kernels and memory layouts of a CPU."""
     with FakeTensorMode(allow_non_fake_inputs=True):  # for constants that a network holds
-        weights = {
-            name: torch.empty_strided(
-                value.size(),
-                value.stride(),
-                dtype=value.dtype,
-                device="cpu",
-                requires_grad=isinstance(value, nn.Parameter),
-            )
-            for name, value in (*module.named_parameters(), *module.named_buffers())
-        }
-        data = torch.empty(batch, *input_shape, device="cpu", requires_grad=True)
+        weights = stand_ins_on_cpu(module)
+        data = blank_inputs(batch, input_shape, tokens, "cpu").requires_grad_(not tokens)
         return _trace(module, weights, data, objective)
+
+
+def stand_ins_on_cpu(module: nn.Module) -> dict[str, Tensor]:
+    """Return tensors with the layouts of a network's parameters, buffers and base, by name; for a FakeTensorMode."""
+    return {
+        name: torch.empty_strided(
+            value.size(),
+            value.stride(),
+            dtype=value.dtype,
+            device="cpu",
+            requires_grad=isinstance(value, nn.Parameter),
+        )
+        for name, value in (*module.named_parameters(), *module.named_buffers())
+    }
 
 
 def loss_of(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor, objective: Objective) -> Tensor:
@@ -201,6 +259,7 @@ def _trace(
     data: Tensor,
     objective: Objective,
     around: AbstractContextManager[Any] | None = None,
+    clock: Callable[[], int] = lambda: 0,
 ) -> Trace:
     running_norms: dict[Node, str] = {}
 
@@ -209,15 +268,31 @@ def _trace(
 
     norms = [(name, inner) for name, inner in module.named_modules() if isinstance(inner, BATCH_NORMS)]
     hooks = [norm.register_forward_hook(partial(note, name)) for name, norm in norms if norm.track_running_stats]
-    kept = Keeper()
+    kept = Keeper(clock)
     given = data.clone()  # not a leaf, so that a network may change it in place
     try:
-        with kept.hooks(), _Follower(given) as followed, around or nullcontext():
+        with kept.hooks(), _Follower(given) as followed, around or nullcontext(), plain_blocks(kept.block):
             loss = loss_of(module, weights, given, objective)
     finally:
         for hook in hooks:
             hook.remove()
     return Trace(loss, len(data), data, weights, running_norms, kept, followed.nodes)
+
+
+def nodes_behind(last: Node) -> list[Node]:
+    """Return the nodes of a graph that ends in `last`, each after its operands."""
+    found: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(last, False)]  # not recursive, because graphs are deep
+    while stack:
+        node, operands_done = stack.pop()
+        if operands_done:
+            found.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((operand, False) for operand, _ in reversed(operands(node)))
+    return found
 
 
 def layer_of(tensor: str) -> str:

@@ -38,8 +38,17 @@ class Objective(ABC):
         return self.losses(outputs, y).mean()
 
     def summed(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the sum of the losses of some samples, a scalar."""
+        """Return the sum of the losses of some samples, each times its `counted` share, a scalar."""
         return self.losses(outputs, y).sum()
+
+    def counted(self, y: Tensor) -> Tensor | None:
+        """Return the share of each sample that counts in a mean, in [0, 1], float32 (batch,). None: all count 1."""
+        return None
+
+    def amount(self, y: Tensor) -> float:
+        """Return the number by which a sum over samples with these labels is divided for a mean."""
+        counted = self.counted(y)
+        return len(y) if counted is None else float(counted.double().sum())
 
     def slopes(self, outputs: Tensor, y: Tensor) -> Tensor | None:
         """Return the gradient of each sample's loss by its outputs, of their shape. None: autograd must compute it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.model_state import ModelState, named
 from edgesim.core.price_list import CostProfile, LayerCost
 from edgesim.core.task import Submodel
-from edgesim.learning.models.build import own_tensors
+from edgesim.learning.models.build import base_of, copy_of, own_tensors
 from edgesim.learning.models.trace import layer_of
 
 _WHOLE = "_whole_cost_profile"  # attribute of a thinner network: cost profile of the whole model, for slicing again
@@ -39,13 +38,16 @@ def thinner(module: nn.Module, submodel: Submodel, cost_profile: CostProfile) ->
     ConfigError if kept channels do not split into the groups of a group normalisation.
     """
     cut = Cut(submodel, cost_profile)
-    result = copy.deepcopy(module)
+    result = copy_of(module)
+    base = base_of(result)
     instead: dict[int, Tensor] = {}  # kept part of each tensor, which replaces it wherever the network has it
     for name, value in result.named_parameters():
         kept = cut.kept(name, value.detach())
         layout = torch.channels_last if kept.dim() == 4 else torch.contiguous_format
         instead[id(value)] = nn.Parameter(kept.to(memory_format=layout), requires_grad=value.requires_grad)
-    instead |= {id(buffer): cut.kept(name, buffer) for name, buffer in result.named_buffers()}
+    for name, buffer in result.named_buffers():
+        whole = name in base and cut.index(name, buffer) is ...  # all networks share it
+        instead[id(buffer)] = buffer if whole else cut.kept(name, buffer)
     for inner in result.modules():
         for name, tensor in list(own_tensors(inner)):
             setattr(inner, name, instead[id(tensor)])

@@ -21,11 +21,16 @@ class AdamMoments:
         self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
         self.steps = torch.zeros(())
 
+    @classmethod
+    def of(cls, mean: Tensor, square: Tensor, steps: Tensor) -> AdamMoments:
+        """Return moments that share the memory of these tensors."""
+        found = object.__new__(cls)
+        found.mean, found.square, found.steps = mean, square, steps
+        return found
+
     def first(self, rows: int) -> AdamMoments:
         """Return the moments of the first rows. They share memory and step count with these moments."""
-        part = object.__new__(AdamMoments)
-        part.mean, part.square, part.steps = self.mean[:rows], self.square[:rows], self.steps
-        return part
+        return self.of(self.mean[:rows], self.square[:rows], self.steps)
 
 
 def adam_step(trained: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[AdamMoments], of: LocalSGD) -> None:

@@ -6,7 +6,6 @@ of the loss. Other hooks of rules are called device by device. Assignments that 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -17,13 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from edgesim.core.backend import Assignment, Result, Score
+from edgesim.core.backend import Assignment, Classes, Result, Score
 from edgesim.core.limits import memory_bytes
+from edgesim.core.local_sgd import Precision
 from edgesim.core.method import Finished, LocalRule
 from edgesim.core.price_list import WHOLE
 from edgesim.core.task import Submodel
-from edgesim.core.update import ModelState
+from edgesim.core.update import BASE, ModelState
+from edgesim.learning.models.build import copy_of
 from edgesim.learning.models.seeding import Stream
+from edgesim.learning.train.context import restore_base
 from edgesim.learning.train.probe import DEVICES, SAMPLES, Stackable, probed
 from edgesim.learning.train.stacked import StackedJob, StackedNetwork, quick, run_stacked_sgd
 from edgesim.learning.train.trainer import CHUNK, ChunkScore, Trainer, started
@@ -50,7 +52,7 @@ class _Tests:
         self._chunks = torch.split(trainer.test_rows, CHUNK)
         self._at_once = _MOST_CHUNKS  # chunks that go through the network in one call
         if next(trainer.module.parameters()).device.type == "cpu":
-            computed = trainer.cost_profile.memory_bytes(WHOLE, CHUNK).activations
+            computed = trainer.cost_profile.saved_bytes(WHOLE, CHUNK)
             self._at_once = min(max(_CACHE_BYTES // max(computed, 1), 1), _MOST_CHUNKS)
         floats = len(trainer.test_rows) * math.prod(trainer.data.input_shape)
         self._keeps = floats * torch.float32.itemsize <= most_bytes
@@ -81,7 +83,7 @@ class Cohort:
         self._device = next(trainer.module.parameters()).device
         trainer = replace(trainer, data=trainer.data.to(self._device))
         self._size, self._memory_share = size, memory_share
-        self._trainer = replace(trainer, module=copy.deepcopy(trainer.module))
+        self._trainer = replace(trainer, module=copy_of(trainer.module))
         self._tester = replace(trainer, module=quick(trainer.module))
         self._tests = _Tests(trainer, memory_share * _KEPT_BYTES)
         self._part: tuple[Submodel, nn.Module, StackedNetwork, Stackable] | None = None
@@ -93,7 +95,7 @@ class Cohort:
         alone: list[int] = []  # places of assignments that run alone
         for place, assignment in enumerate(assignments):
             task, rule = assignment.task, self._trainer.rule(assignment.task)
-            if why_not := _why_not(rule, assignment):
+            if why_not := _why_not(rule, assignment, self._trainer.precision):
                 self.alone.setdefault(why_not)
                 alone.append(place)
             else:
@@ -108,27 +110,31 @@ class Cohort:
         found |= {place: self._trainer.run(assignments[place]) for place in sorted(alone)}
         return [found[place] for place in range(len(assignments))]
 
-    def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
-        """Return loss and hits of a model on some chunks of the test set."""
+    def score_chunks(self, model: ModelState, chunks: Sequence[int], classes: Classes = None) -> list[ChunkScore]:
+        """Return loss and hits of a model over the samples of these classes in chunks of the test set."""
         network, objective = self._tester.load_for_test(model), self._tester.objective
 
         def summed(x: Tensor, y: Tensor) -> Tensor:
-            """Return summed loss, hits, samples and counts of each chunk of a batch, shape (chunks, 3 + counts)."""
+            """Return summed loss, hits, samples, amount and counts of each chunk, shape (chunks, 4 + counts)."""
             logits = network(x)
-            losses = objective.losses(logits, y)
-            each = torch.stack([losses, objective.hits(logits, y), torch.ones_like(losses)], 1)
+            losses, hits, counted = objective.losses(logits, y), objective.hits(logits, y), objective.counted(y)
+            ones = torch.ones_like(losses)
+            counted = ones if counted is None else counted
+            each = torch.stack([losses * counted, hits * counted, ones, counted], 1)
             if self._tester.metrics:
                 each = torch.cat([each, objective.counts(logits, y)], 1)
+            if classes is not None:
+                each = torch.where(torch.isin(y, torch.tensor(classes, device=y.device)).unsqueeze(1), each, 0.0)
             return F.pad(each, (0, 0, 0, -len(y) % CHUNK)).view(-1, CHUNK, each.shape[1]).sum(1)
 
         with torch.no_grad():
             sums = list(self._tests.sums(chunks, summed))
         rows = torch.cat(sums).tolist() if sums else []
-        return [ChunkScore(loss, hits, int(samples), tuple(more)) for loss, hits, samples, *more in rows]
+        return [ChunkScore(loss, hits, int(n), amount, tuple(more)) for loss, hits, n, amount, *more in rows]
 
-    def scores(self, model: ModelState) -> Mapping[str, Score]:
-        """Return the scores of a model on the whole test set."""
-        return self._tester.scores(self.score_chunks(model, range(len(self._tests))))
+    def scores(self, model: ModelState, classes: Classes = None) -> Mapping[str, Score]:
+        """Return the scores of a model on the test samples of these classes."""
+        return self._tester.scores(self.score_chunks(model, range(len(self._tests)), classes))
 
     def score_personal(self, device: int, model: ModelState) -> Score:
         """Return the score of a device's model on the device's own test set."""
@@ -160,6 +166,7 @@ class Cohort:
     def _network(self, submodel: Submodel) -> tuple[nn.Module, StackedNetwork, Stackable]:
         """Return the plain and the stacked network of a part, and if it can be stacked. The last answer is kept."""
         if self._part is None or self._part[0] != submodel:
+            restore_base(self._trainer.module)
             module = self._trainer.network(submodel)
             stacked = StackedNetwork(module)
             rows = torch.arange(DEVICES * SAMPLES) % len(self._trainer.data.y_train)
@@ -192,10 +199,14 @@ class Cohort:
         return [same[part::count] for same, count in parts for part in range(count)]
 
 
-def _why_not(rule: LocalRule, assignment: Assignment) -> str | None:
+def _why_not(rule: LocalRule, assignment: Assignment, precision: Precision) -> str | None:
     """Return the reason why an assignment cannot be stacked whatever its network is, or None if it can."""
+    if precision != "float32":
+        return f"training.precision: it trains in {precision}"
     if not assignment.task.local_sgd:
         return "tasks without local SGD"
+    if BASE in assignment.global_model:
+        return "the method: it moves the base of the network"
     if any(phase.run for phase in rule.phases):
         return "the method: its devices train by a loop of the user's own"
     if any(phase.loss or phase.gradient for phase in rule.phases):

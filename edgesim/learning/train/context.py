@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -12,17 +11,19 @@ from torch import Tensor, nn
 
 from edgesim.core.backend import Assignment
 from edgesim.core.errors import ContractError
+from edgesim.core.local_sgd import Precision
 from edgesim.core.model_state import named
 from edgesim.core.task import Submodel, Task
-from edgesim.core.update import ModelState, Update
+from edgesim.core.update import BASE, ModelState, Update
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.models.build import applied
+from edgesim.learning.models.build import applied, base_digest, copy_of, sent_buffers
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.submodel.slicing import corners
 from edgesim.learning.train.meter import Meter
 
 _FIRST = "first_weights"  # attribute of a network whose original weights were replaced
+_ORIGINAL = "original_base"  # attribute of a network whose frozen parameters were replaced: the original ones
 
 
 class Batch(NamedTuple):
@@ -56,6 +57,7 @@ class Context:
         drop_single: bool,
         public: PublicRows | None = None,
         objective: Objective = CLASSIFICATION,
+        precision: Precision = "float32",
     ) -> None:
         self.task: Task = assignment.task
         self.global_model: ModelState = assignment.global_model
@@ -74,6 +76,7 @@ class Context:
         self._device = next(module.parameters()).device
         self._bound: ModelState = {}
         self._public = public
+        self._is_mixed = precision == "bfloat16"
         self.meter: Meter | None = None  # of losses, if the device reports them
         self.relabelled: Tensor | None = None  # of an attacker: the label that it uses for each class, (classes,)
         self._set_modes()
@@ -148,10 +151,11 @@ class Context:
         return self.bound
 
     def network(self, w: ModelState) -> nn.Module:
-        """Return a copy of the network, in training mode, that holds copies of these weights."""
+        """Return a copy of the network, in training mode, that holds copies of these weights and the shared base."""
         self.bind(w)
+        base_digest(self._module)  # noted in the network, so that its copies need not calculate it
         first = vars(self._module)[_FIRST]
-        found = copy.deepcopy(self._module, {id(first): {}})
+        found = copy_of(self._module, {id(first): {}})
         delattr(found, _FIRST)
         return found
 
@@ -176,14 +180,25 @@ class Context:
         `moving`. Weights without statistics use those of the received model.
         """
         if w is self._bound:
-            logits: Tensor = self._module(x)
+            with self._mixed():
+                logits: Tensor = self._module(x)
+            logits = self._whole(logits)
             if self.meter is not None:
                 self.meter.see(x, logits)
             return logits
         buffers = w.get("buffers", self.global_model.get("buffers", {}))
         if not moving and buffers is not self._bound.get("buffers"):
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        return applied(self._module, {**w["params"], **buffers}, x)
+        with self._mixed():
+            return self._whole(applied(self._module, {**w["params"], **buffers}, x))
+
+    def _mixed(self) -> AbstractContextManager[Any]:
+        """Return the context in which the network runs: products are in bfloat16 if training is."""
+        return torch.autocast(self._device.type, torch.bfloat16) if self._is_mixed else nullcontext()
+
+    def _whole(self, values: Tensor) -> Tensor:
+        """Return outputs of the network as losses read them: in float32 after a run in bfloat16."""
+        return values.float() if self._is_mixed else values
 
     def features(self, w: ModelState, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of weights `w` and the inputs of their last layer, shape (batch, features)."""
@@ -200,7 +215,7 @@ class Context:
         finally:
             for hook in hooks:
                 hook.remove()
-        return logits, entered["last"].flatten(1)
+        return logits, self._whole(entered["last"].flatten(1))
 
     def tested_features(self, w: ModelState, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same as `features` in a test: without dropout and gradients, with fixed statistics."""
@@ -235,7 +250,7 @@ class Context:
 
         def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
             def note(_: nn.Module, given: Any, out: Tensor) -> None:
-                found[name] = out.clone()  # later layers may change it in place
+                found[name] = self._whole(out.clone())  # later layers may change it in place
 
             return note
 
@@ -269,13 +284,44 @@ def copy_for(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(module: nn.Module, w: ModelState) -> None:
-    """Let a network use the tensors of a model state as its own, without copying. Its integer buffers stay."""
+    """Let a network use the tensors of a model state as its own, without copying. Its integer buffers stay.
+
+    Frozen parameters of the collection `BASE` take the places of the network's own until the next call. Others stay.
+    """
     first_of(module)
+    restore_base(module)
+    setattr(module, _ORIGINAL, _Shared({name: module.get_buffer(name) for name in w.get(BASE, {})}))
     for name, parameter in module.named_parameters():
         parameter.data = w["params"][name]
-    for name, buffer in module.named_buffers():
-        if buffer.is_floating_point():
-            buffer.data = w["buffers"][name]
+    for name, buffer in sent_buffers(module).items():
+        buffer.data = w["buffers"][name]
+    for name, tensor in w.get(BASE, {}).items():
+        _put(module, name, tensor)
+
+
+class _Shared(dict[str, Tensor]):
+    """Tensors that copies of a network share, because nothing changes them."""
+
+    def __deepcopy__(self, _: Any) -> _Shared:
+        return self
+
+
+def _put(module: nn.Module, name: str, tensor: Tensor) -> None:
+    path, _, own = name.rpartition(".")
+    setattr(module.get_submodule(path), own, tensor)
+
+
+def restore_base(module: nn.Module) -> None:
+    """Put the frozen parameters with which a network was built back in their places."""
+    originals: Mapping[str, Tensor] = vars(module).get(_ORIGINAL, {})
+    for name, tensor in originals.items():
+        _put(module, name, tensor)
+
+
+def original_base(module: nn.Module, name: str) -> Tensor:
+    """Return a frozen parameter as the network was built with it, which must not be changed."""
+    originals: Mapping[str, Tensor] = vars(module).get(_ORIGINAL, {})
+    return originals[name] if name in originals else module.get_buffer(name)
 
 
 def first_of(module: nn.Module) -> ModelState:
@@ -284,7 +330,7 @@ def first_of(module: nn.Module) -> ModelState:
     They are aliases: `load` binds other tensors and leaves these unchanged.
     """
     if _FIRST not in vars(module):
-        floats = {name: buffer.data for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+        floats = {name: buffer.data for name, buffer in sent_buffers(module).items()}
         params = {name: parameter.data for name, parameter in module.named_parameters()}
         setattr(module, _FIRST, {"params": params, "buffers": floats})
     first: ModelState = vars(module)[_FIRST]

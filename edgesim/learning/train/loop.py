@@ -47,6 +47,18 @@ def output_gradients(objective: Objective, outputs: Tensor, y: Tensor, shares: T
     return gradients(objective.losses(leaf, y), [leaf], shares=shares)[0]
 
 
+def mean_shares(objective: Objective, y: Tensor, equal: Tensor) -> Tensor:
+    """Return the weight of each sample's loss in the mean loss of its job, shape (jobs x width,).
+
+    `equal`: these weights if all samples counted alike, (jobs, width), with 0 for samples that fill up a short batch.
+    """
+    counted = objective.counted(y)
+    if counted is None:
+        return equal.flatten()
+    own = counted.view(equal.shape) * (equal > 0)
+    return (own / own.sum(1, keepdim=True).clamp(min=torch.finfo(own.dtype).tiny)).flatten()
+
+
 def backward_from(node: Any, received: Sequence[Tensor | None], to: Sequence[Any]) -> None:
     """Run the backward pass from one node of a graph to others, as if it had received these gradients. The graph stays.
 
@@ -85,13 +97,15 @@ def batch_order(
 ) -> Iterator[Tensor]:
     """Yield the positions (int64, in [0, n_samples)) of each step of a run of local SGD, reshuffled every epoch.
 
-    The last short batch of an epoch is used, unless it is a single sample and `drop_single` is set. The CPU draws the
-    positions. `place`: the device to move them to, None for the CPU.
+    Without `local_sgd.shuffle` each epoch runs from position 0 to the last one. The last short batch of an epoch is
+    used, unless it is a single sample and `drop_single` is set. The CPU draws the positions. `place`: the device to
+    move them to, None for the CPU.
     """
     left = _steps(local_sgd, n_samples, drop_single)
     generator = torch.Generator().manual_seed(key.word())
     while left:
-        order = torch.randperm(n_samples, generator=generator).to(place, non_blocking=True)
+        drawn = torch.randperm(n_samples, generator=generator) if local_sgd.shuffle else torch.arange(n_samples)
+        order = drawn.to(place, non_blocking=True)
         for positions in torch.split(order, local_sgd.batch):
             if not left or (drop_single and len(positions) == 1 < local_sgd.batch):
                 break
@@ -117,7 +131,7 @@ def run_local_sgd(
         taken: int = phase.run(local, local_sgd, context, key)
         return taken
     trained = context.bind(local.weights, phase.frozen)
-    kept: list[Any] = []  # state of the optimiser between steps
+    kept = local.optimizer if phase.keeps_optimizer else []  # state of the optimiser between steps
     augmenting = torch.Generator().manual_seed(key.at(1).word()) if context.augments else None
     order = batch_order(key.at(0), len(context.shard), local_sgd, context.drop_single, context.shard.device)
     meter, steps = context.meter, 0

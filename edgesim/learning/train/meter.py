@@ -17,7 +17,7 @@ class Meter:
 
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
-        self._samples = 0
+        self._amount: float | Tensor = 0.0  # samples, each times its share that counts
         self._sums: Tensor | None = None  # of losses, of their squares, and of hits: float64, shape (3,)
         self._x: Tensor | None = None
         self._logits: Tensor | None = None
@@ -44,10 +44,13 @@ class Meter:
 
     def add(self, logits: Tensor, losses: Tensor, y: Tensor) -> None:
         """Add the losses and hits of samples: logits, losses (batch,) and labels."""
-        losses = losses.detach().double()
-        sums = torch.stack([losses.sum(), losses.square().sum(), self._objective.hits(logits, y).sum()])
+        losses, hits, counted = losses.detach().double(), self._objective.hits(logits, y), self._objective.counted(y)
+        each = [losses, losses.square(), hits]
+        if counted is not None:
+            each = [values * counted for values in each]
+        sums = torch.stack([values.sum() for values in each])
         self._sums = sums if self._sums is None else self._sums + sums
-        self._samples += len(y)
+        self._amount += len(y) if counted is None else counted.double().sum()
 
     def report(self, trained: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> Report | None:
         """Return the report of a device that trained the received parameters, or None if it saw no sample.
@@ -56,7 +59,7 @@ class Meter:
         """
         if self._sums is None:
             return None
-        loss, square_loss, hits = (self._sums / self._samples).tolist()
+        loss, square_loss, hits = (self._sums / self._amount).tolist()
         moves = [
             (w.detach() - received[name].to(w)).double().square().sum()
             for name, w in trained.items()

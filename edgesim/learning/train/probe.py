@@ -13,7 +13,7 @@ from edgesim.learning.models.build import applied, reason_of
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
-from edgesim.learning.train.loop import gradients, output_gradients
+from edgesim.learning.train.loop import gradients, mean_shares, output_gradients
 from edgesim.learning.train.stacked import StackedNetwork
 
 DEVICES, SAMPLES = 2, 3  # devices of a probe, and samples of each device
@@ -114,7 +114,7 @@ def _together(
     tensors = {name: torch.stack([each[name] for each in weights]) for name in stacked.names}
     stacked.bind(tensors, stacked.params, frozen, None)
     logits = stacked(x)
-    shares = torch.full((len(x),), 1 / SAMPLES, device=x.device)
+    shares = mean_shares(objective, y, torch.full((DEVICES, SAMPLES), 1 / SAMPLES, device=x.device))
     grads = stacked.gradients(logits, output_gradients(objective, logits, y, shares))
     buffers = [tensors[name] for name in stacked.buffers]
     return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +22,12 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalRule, LocalState
 from edgesim.core.update import ModelState
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.models.build import own_tensors
+from edgesim.learning.models.build import copy_of, own_tensors, sent_buffers
 from edgesim.learning.models.seeding import Stream
+from edgesim.learning.models.trace import BATCH_NORMS
 from edgesim.learning.train.adam import AdamMoments, adam_step
 from edgesim.learning.train.context import Context
-from edgesim.learning.train.loop import batch_order, clipped, gradients, output_gradients
+from edgesim.learning.train.loop import batch_order, clipped, gradients, mean_shares, output_gradients
 
 Rows: TypeAlias = Mapping[str, Tensor]  # tensors of many devices, stacked along dimension 0, by name
 
@@ -43,13 +43,16 @@ class LinearStep(NamedTuple):
 
 
 class StackedNetwork:
-    """A copy of a network that runs for many devices in one call."""
+    """A copy of a network that runs for many devices in one call. All devices use the one base of the network.
+
+    A layer of the base alone runs as it is, on the samples of all devices as one batch.
+    """
 
     def __init__(self, module: nn.Module) -> None:
-        whole = copy.deepcopy(module)
+        whole = copy_of(module)
         self._inner = list(whole.named_modules())
         self.params = [name for name, _ in whole.named_parameters()]
-        self.buffers = [name for name, buffer in whole.named_buffers() if buffer.is_floating_point()]
+        self.buffers = list(sent_buffers(whole))
         self._trainable = frozenset(self.params)
         self.names = [*self.params, *self.buffers]
         tensors = {**dict(whole.named_parameters()), **dict(whole.named_buffers())}
@@ -62,9 +65,12 @@ class StackedNetwork:
                 for name, tensor in own_tensors(inner)
                 if id(tensor) in names
             }
-            if type(unit) is nn.Linear and not _is_hooked(unit):
+            if not own and not any(isinstance(inner, BATCH_NORMS) for inner in unit.modules()):
+                continue
+            plain = not _is_hooked(unit) and len(own) == len(list(own_tensors(unit)))  # and none of its tensors frozen
+            if type(unit) is nn.Linear and plain:
                 layers[id(unit)] = _StackedLinear(unit, own)
-            elif type(unit) in _CONVOLUTIONS and not _is_hooked(unit):
+            elif type(unit) in _CONVOLUTIONS and plain:
                 layers[id(unit)] = _StackedConvolution(unit, own)
             else:
                 layers[id(unit)] = _StackedLayer(unit, own)
@@ -106,11 +112,13 @@ class StackedNetwork:
                 descending |= own
             else:
                 layer.descent = None
+        devices = len(next(iter(tensors.values())))
         self._left = left = [name for name in trained if name not in descending]
         leaves = {name: tensors[name].detach().requires_grad_() for name in left}
         self._leaves = list(leaves.values())
         for layer in self._layers:
-            layer.bind({own: leaves.get(name, tensors[name]) for own, name in layer.names.items()}, self._tick)
+            own_rows = {own: leaves.get(name, tensors[name]) for own, name in layer.names.items()}
+            layer.bind(own_rows, self._tick, devices)
         return left
 
     def own(self, name: str, weights: ModelState) -> Tensor:
@@ -147,15 +155,19 @@ class _StackedLayer(nn.Module):
         self.calls = 0  # since the last binding
         self.tensors: dict[str, Tensor] = {}
         self.tick: Tensor | None = None
+        self.devices = 0
 
-    def bind(self, tensors: dict[str, Tensor], tick: Tensor) -> None:
-        """Use these stacked tensors, by their names in the layer."""
-        self.tensors, self.tick, self.calls = tensors, tick, 0
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute that the network reads of a layer, such as the type of its weight."""
+        own: dict[str, Tensor] = vars(self).get("tensors", {})
+        if name in own:
+            return own[name]
+        layer = self._modules.get("layer") if "_modules" in vars(self) else None
+        return vars(layer)[name] if layer is not None and name in vars(layer) else super().__getattr__(name)
 
-    @property
-    def devices(self) -> int:
-        """Number of devices whose weights are bound."""
-        return len(next(iter(self.tensors.values())))
+    def bind(self, tensors: dict[str, Tensor], tick: Tensor, devices: int) -> None:
+        """Use these stacked tensors of so many devices, by their names in the layer."""
+        self.tensors, self.tick, self.calls, self.devices = tensors, tick, 0, devices
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return the outputs of the layer for all samples, device after device as in the inputs."""
@@ -323,7 +335,7 @@ class QuickLinear(nn.Linear):
 
 def quick(module: nn.Module) -> nn.Module:
     """Return a copy of a network that runs faster in tests, with the same tensors under the same names."""
-    result = copy.deepcopy(module)
+    result = copy_of(module)
     for layer in result.modules():
         if type(layer) is nn.Linear:
             layer.__class__ = QuickLinear
@@ -384,7 +396,8 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
         logits = network(x)
         if jobs[0].context.meter is not None:
             _note(jobs[:active], batches.sizes(step), logits.detach(), y)
-        grads = network.gradients(logits, output_gradients(objective, logits, y, batches.shares(step)))
+        shares = mean_shares(objective, y, batches.shares(step))
+        grads = network.gradients(logits, output_gradients(objective, logits, y, shares))
         each = list(zip(jobs[:active], phases[:active], strict=True)) if hooked else []
         for row, (job, phase) in enumerate(each):
             own = [g[row] for g in grads] if phase.adjust_gradients else []
@@ -508,8 +521,8 @@ class _Batches:
         return sizes
 
     def shares(self, step: int) -> Tensor:
-        """Return the weight of each sample's loss in the mean loss of its job, shape (jobs x width,)."""
-        return self._share[step, : self._active[step], : self._widths[step]].flatten()
+        """Return the weights of samples that count alike in the mean loss of their job, shape (jobs, width)."""
+        return self._share[step, : self._active[step], : self._widths[step]]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield samples and labels of each step, job after job."""

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.core.attack import HONEST, Attack
-from edgesim.core.backend import Assignment, Report, Result, Score
+from edgesim.core.backend import Assignment, Classes, Report, Result, Score
 from edgesim.core.encoding import FLOAT32, Encoding
 from edgesim.core.errors import ContractError
+from edgesim.core.local_sgd import Precision
 from edgesim.core.method import Finished, LocalRule, LocalState, Method
 from edgesim.core.networks import Networks, as_part, part_of
 from edgesim.core.price_list import CostProfile, profile_of
@@ -42,14 +43,17 @@ class ChunkScore(NamedTuple):
     loss: float
     correct: float
     samples: int
+    amount: float  # samples, each times its share that counts, see Objective.counted
     counts: Sequence[float] = ()  # sums from which metrics follow, see Objective.counts
 
 
 def total(chunks: Sequence[ChunkScore], objective: Objective = CLASSIFICATION, metrics: Collection[str] = ()) -> Score:
     """Return mean loss, accuracy and these metrics of the objective over chunks, summed in the given order."""
+    chunks = [chunk for chunk in chunks if chunk.samples]
     samples = sum(chunk.samples for chunk in chunks)
-    loss = math.fsum(chunk.loss for chunk in chunks) / samples
-    accuracy = sum(chunk.correct for chunk in chunks) / samples
+    amount = math.fsum(chunk.amount for chunk in chunks)
+    loss = math.fsum(chunk.loss for chunk in chunks) / amount
+    accuracy = sum(chunk.correct for chunk in chunks) / amount
     if not metrics:
         return Score(loss, accuracy, samples)
     sums = [math.fsum(column) for column in zip(*(chunk.counts for chunk in chunks), strict=True)]
@@ -83,6 +87,7 @@ class Trainer:
     networks: Networks | None = None  # several networks, side by side in `module`, and the devices of each
     objective: Objective = CLASSIFICATION
     metrics: Collection[str] = ()  # metrics of the objective that tests return beside loss and accuracy
+    precision: Precision = "float32"  # in which jobs run the network; tests run it in float32
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment. Return the message that the device sends and the state that it keeps."""
@@ -131,7 +136,9 @@ class Trainer:
         shard, drop_single = self.shard(assignment), cost_profile.drop_single
         shard = shard.to(self._device, non_blocking=True)
         given = assignment._replace(global_model=received, device_state=Kept.of(assignment.device_state).own)
-        context = Context(module, self._resident, shard, given, drop_single, self.public, self.objective)
+        context = Context(
+            module, self._resident, shard, given, drop_single, self.public, self.objective, self.precision
+        )
         context.meter = Meter(self.objective) if self.reports else None
         labels = self.attacks.get(assignment.device, HONEST).relabelled(self.data.classes)
         if labels is not None:
@@ -186,13 +193,17 @@ class Trainer:
         """Return the number of chunks of the test set, counted once for each of several networks."""
         return len(self._names) * self._chunks_each
 
-    def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
-        """Return loss and hits of a model over these chunks of the test set, one by one."""
+    def score_chunks(self, model: ModelState, chunks: Sequence[int], classes: Classes = None) -> list[ChunkScore]:
+        """Return loss and hits of a model over the samples of these classes in chunks of the test set, one by one."""
         found: list[ChunkScore] = []
         for place, name in enumerate(self._names):
             own = [chunk % self._chunks_each for chunk in chunks if chunk // self._chunks_each == place]
             rows = [self.test_rows[chunk * CHUNK : (chunk + 1) * CHUNK] for chunk in own]
-            found += self._scored(part_of(model, name), "test", rows, name)
+            if classes is not None:
+                labels = torch.as_tensor(self.data.labels("test"))
+                rows = [each[torch.isin(labels[each], torch.tensor(classes))] for each in rows]
+            scored = iter(self._scored(part_of(model, name), "test", [each for each in rows if len(each)], name))
+            found += (next(scored) if len(each) else ChunkScore(0.0, 0.0, 0, 0.0) for each in rows)
         return found
 
     def scores(self, chunks: Sequence[ChunkScore]) -> dict[str, Score]:
@@ -234,11 +245,18 @@ class Trainer:
         if not chunks:
             return []
         module, objective = self.load_for_test(model, network), self.objective
-        rows: list[tuple[Tensor, ...]] = []  # summed loss, hits and, with metrics, counts of each chunk
+        rows: list[tuple[Tensor, ...]] = []  # summed loss and hits of each chunk, with metrics its counts
+        amounts: list[Tensor] = []  # of each chunk, if samples do not all count alike
         with torch.no_grad():
             for x, y in self._resident.batches(side, chunks):
                 logits = module(x)
-                sums = objective.summed(logits, y), objective.hits(logits, y).sum()
+                hits, counted = objective.hits(logits, y), objective.counted(y)
+                if counted is not None:
+                    hits = hits * counted
+                    amounts.append(counted.sum())
+                sums = objective.summed(logits, y), hits.sum()
                 rows.append((*sums, objective.counts(logits, y).sum(0)) if self.metrics else sums)
-        losses, hits, *counts = (torch.stack(column).tolist() for column in zip(*rows, strict=True))
-        return list(map(ChunkScore, losses, hits, map(len, chunks), *(map(tuple, each) for each in counts)))
+        losses, correct, *counts = (torch.stack(column).tolist() for column in zip(*rows, strict=True))
+        of_each = torch.stack(amounts).tolist() if amounts else map(float, map(len, chunks))
+        more = (map(tuple, each) for each in counts)
+        return list(map(ChunkScore, losses, correct, map(len, chunks), of_each, *more))

@@ -84,6 +84,9 @@ class AdaptiveDropout(Method):
     after it. In each layer the most important unit stays if no other does. With `exact_k` the expected number of units
     stays. `channels`: as for AFD.
 
+    Differs: section 5.2.1 of the paper names attention heads among the units. Here channels and neurons are dropped,
+    and heads stay.
+
     The metrics of a check are `delta` and `fired`. The metrics of an update are every device's `rho`, 1 or 0 for the
     use of the `fallback` and for a `gap` in its eigenvalues, and `et_max_s`. Every round has the mean probability
     `drop` of the devices whose models arrived.

@@ -36,7 +36,8 @@ class DropsAdverse(Method):
     The mixin stands before a method in a class. The method, here FedAdp, averages the updates that are kept.
     An update is adverse if without it the updates agree more on a direction: if the value n ||mean of n updates||^2
     grows. The update whose absence raises this value most is labelled. It is dropped unless the mean without it has the
-    greater loss on samples of the server. Then the rest are examined again, down to `min_keep`.
+    greater loss on samples of the server (the printed inequality is reversed; text and code agree on this). Then the
+    rest are examined again, down to `min_keep`.
     `mode`: "sum" uses this value. "mean" omits its factor n and labels an update whenever updates differ.
     `v`: the share of the updates that always stays. `min_keep`, if given, replaces it by a number of updates.
     `check_set`: the test samples on which losses are computed. "first" takes always the first samples, "random" draws

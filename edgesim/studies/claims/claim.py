@@ -19,6 +19,8 @@ from edgesim.reports.load import Run
 from edgesim.studies.column import parse_column
 from edgesim.studies.study import SEED, FixedKeys, Labels, Study, StudyCell, load_study, read_fixed
 
+_RULES = ("number", "order", "difference", "ratio")
+ELSEWHERE = "elsewhere"  # size of recorded results that come from no study
 Within: TypeAlias = Annotated[FiniteFloat, Gt(0)]
 
 
@@ -51,13 +53,15 @@ class PairRule(FixedKeys):
 
     If `than` is a list, each item is compared separately. Labels of other axes are the same on both sides. Only cells
     with the labels of `cell` take part, and no cell with all labels of `leave_out`. `than_column`: the column of the
-    other side, if it differs from `column`.
+    other side, if it differs from `column`. `gap_to`: compare the number of the cell with these labels minus the number
+    of each side, instead of the numbers themselves.
     """
 
     column: str
     first: Labels = {}
     than: Labels | Annotated[tuple[Labels, ...], MinLen(1)] = {}
     than_column: str = ""
+    gap_to: Labels = {}
     cell: Labels = {}
     leave_out: Labels = {}
 
@@ -114,6 +118,25 @@ class Smaller(FixedKeys):
     column: str = ""
 
 
+class PaperReading(FixedKeys):
+    """One of several readings of a paper that leaves something open.
+
+    `says`: the reading in words. `instead`: label in the claim's rule -> label of this reading. `study`, `size`: the
+    study of this reading, if it has its own. The reading without these three keys is the one that the claim is judged
+    under.
+    """
+
+    says: str
+    instead: Labels = {}
+    study: str = ""
+    size: str = "full"
+
+    @property
+    def is_chosen(self) -> bool:
+        """True for the reading that the claim is judged under."""
+        return not (self.instead or self.study)
+
+
 class Claim(FixedKeys):
     """A claim of a paper.
 
@@ -121,7 +144,9 @@ class Claim(FixedKeys):
     relative to the claims file, of the study that tests the claim in `size` on the paper's scale. `number`, `order`,
     `difference`, `ratio`: the rule to judge by, one of them. `smaller`: studies to use if `study` was not run. `needs`:
     hardware or data that this machine lacks. `cannot`: the reason why no run can test the claim. `elsewhere`: the
-    command that tests it without a study. `why`: the explanation of a difference.
+    command that tests it without a study. Its numbers are recorded results of the study `id` and the size "elsewhere",
+    by which a rule `number` judges. `readings`: the readings that the paper leaves open, if one was chosen after its
+    result was known. `why`: the explanation of a difference.
     """
 
     id: str
@@ -137,6 +162,7 @@ class Claim(FixedKeys):
     needs: str = ""
     cannot: str = ""
     elsewhere: str = ""
+    readings: tuple[PaperReading, ...] = ()
     why: str = ""
 
     @property
@@ -146,14 +172,29 @@ class Claim(FixedKeys):
 
     def by(self, test: Smaller) -> Claim:
         """Return the claim as `test` judges it: the rule also has the labels and the column of the test."""
-        rules = {"number": self.number, "order": self.order, "difference": self.difference, "ratio": self.ratio}
-        for name, rule in rules.items():
+        for name in _RULES:
+            rule = vars(self)[name]
             if rule is not None and (test.cell or test.column):
                 changes: dict[str, Any] = {"cell": {**rule.cell, **test.cell}}
                 if test.column:
                     changes |= {"column": test.column}
                 return self.model_copy(update={name: rule.model_copy(update=changes)})
         return self
+
+    def under(self, reading: PaperReading) -> Claim:
+        """Return the claim as another reading has it."""
+        changes: dict[str, Any] = {"readings": ()}
+        if reading.study:
+            changes |= {"study": reading.study, "size": reading.size, "smaller": ()}
+        name, rule = next((name, rule) for name in _RULES if (rule := vars(self)[name]) is not None)
+
+        def turned(labels: Mapping[str, str]) -> dict[str, str]:
+            return {axis: reading.instead.get(label, label) for axis, label in labels.items()}
+
+        parts: dict[str, Any] = {"cell": turned(rule.cell)}
+        if not isinstance(rule, NumberRule):
+            parts |= {"first": turned(rule.first), "than": tuple(map(turned, rule.others))}
+        return self.model_copy(update={**changes, name: rule.model_copy(update=parts)})
 
     @property
     def rule(self) -> NumberRule | OrderRule | DifferenceRule | RatioRule | None:
@@ -162,12 +203,16 @@ class Claim(FixedKeys):
 
     @validator(mode="after")
     def _one_way(self) -> Claim:
-        rules = sum(each is not None for each in (self.number, self.order, self.difference, self.ratio))
+        rules = sum(vars(self)[name] is not None for name in _RULES)
         if sum(map(bool, (self.study, self.cannot, self.elsewhere))) != 1:
             raise refusal(f"claim {self.id!r} needs one of study, cannot and elsewhere")
-        if rules != bool(self.study):
+        if rules != bool(self.study) and not (self.elsewhere and self.number and rules == 1):
             says = "one of number, order, difference and ratio" if self.study else "a study to be judged by"
             raise refusal(f"claim {self.id!r} needs {says}")
+        if self.elsewhere and self.number and self.number.value is None and self.number.within is not None:
+            raise refusal(f"claim {self.id!r}: number: needs value, because elsewhere has no published numbers")
+        if self.readings and (not self.study or sum(each.is_chosen for each in self.readings) != 1):
+            raise refusal(f"claim {self.id!r}: readings: goes with a study; exactly one has neither instead nor study")
         return self
 
 
@@ -195,6 +240,13 @@ def load_claims(path: Path, load: Callable[[Path], Study] = load_study) -> Claim
                 _check(claim.by(test), test, load(path.parent / test.study), smaller=test != claim.tests[0])
             except ConfigError as error:
                 raise ConfigError(f"{path}: claim {claim.id!r}: {error}") from error
+        for reading in (each for each in claim.readings if not each.is_chosen):
+            other = claim.under(reading)
+            test = other.tests[0]
+            try:
+                _check(other, test, load(path.parent / test.study), smaller=bool(reading.study))
+            except ConfigError as error:
+                raise ConfigError(f"{path}: claim {claim.id!r}: reading {reading.says!r}: {error}") from error
     return found
 
 
@@ -217,7 +269,8 @@ def _check(claim: Claim, test: Smaller, study: Study, smaller: bool) -> None:
         raise ConfigError(f"smaller.column: goes with a claim about one column of several cells, found {test.column!r}")
     for column in rule.columns:
         parse_column(column)
-    sides = [rule.cell, rule.leave_out] + ([] if isinstance(rule, NumberRule) else [rule.first, *rule.others])
+    pairs = [] if isinstance(rule, NumberRule) else [rule.first, *rule.others, rule.gap_to]
+    sides = [rule.cell, rule.leave_out, *pairs]
     for labels in sides:
         for axis, label in (fitting(labels, study) if smaller else labels).items():
             if axis == SEED or label not in study.axes.get(axis, ()):
@@ -231,6 +284,8 @@ _OBSERVED = {"yes": True, "no": False}
 
 class RecordedResult(NamedTuple):
     """A number of a run: the value of `column` in a cell of a study and size.
+
+    Size "elsewhere": the number of another program; `study` is the id of the claim and `column` any name.
 
     `observed`: False if the run did not reach the target, so that the value is only the amount it spent. `revision`:
     revision of the code, `date`: day of the run, "" if unknown. `source`: the page with the number, "" if the number
@@ -278,7 +333,8 @@ def read_results(path: Path) -> list[RecordedResult]:
         if not all("=" in word for word in row["cell"].split(",") if word):
             raise ConfigError(f"{where}: cell: must be labels such as method=fedavg,x=1, got {quoted(row['cell'])}")
         try:
-            parse_column(row["column"])
+            if row["size"] != ELSEWHERE:
+                parse_column(row["column"])
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
         observed = _OBSERVED[row["observed"]]

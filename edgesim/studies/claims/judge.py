@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import pandas as pd
 
 from edgesim.reports.load import Run
 from edgesim.studies.claims.claim import (
+    ELSEWHERE,
     Claim,
     ClaimsFile,
     DifferenceRule,
@@ -35,9 +36,14 @@ from edgesim.studies.values import axes_of, readings_of, values_of
 
 
 class ClaimVerdict(StrEnum):
-    """Verdict of runs on one effect, or on all effects of a claim."""
+    """Verdict of runs on one effect, or on all effects of a claim, from the most to the least favourable.
+
+    The whole interval agrees with the claim (REPRODUCED) or disagrees (REFUTED). Otherwise the mean decides: it lies
+    within the tolerance (WITHIN), has the claimed order (ORDER), or neither (UNDECIDED).
+    """
 
     REPRODUCED = "reproduced"
+    WITHIN = "within on the mean"
     ORDER = "same order"
     UNDECIDED = "undecided"
     REFUTED = "refuted"
@@ -62,16 +68,36 @@ class ClaimEffect(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """Effects that were run, the number of all effects (`of`), and the verdict; None if nothing was run."""
+    """Effects that were run, the number of all effects (`of`), and the verdict; None if nothing was run.
+
+    `together`: the mean over the numbers of a claim, each as a share of the published one. If all numbers are within a
+    tolerance, so is this mean, and it varies less than they do. None if it cannot be computed. `learned`: some number
+    depends on training.
+    """
 
     effects: Sequence[ClaimEffect]
     of: int
     verdict: ClaimVerdict | None
+    together: ClaimEffect | None = None
+    learned: bool = True
 
     @property
     def as_claimed(self) -> int:
         """Number of effects that agree with the claim, at least on the mean."""
-        return sum(each.verdict in (ClaimVerdict.REPRODUCED, ClaimVerdict.ORDER) for each in self.effects)
+        return sum(each.verdict in _AGREES for each in self.effects)
+
+    @property
+    def few(self) -> str:
+        """Words for runs that give no interval over seeds, "" if all numbers have more than one seed."""
+        told = {each.seeds for each in self.effects if each.seeds != ("",)}  # other programs may need no seed
+        if any(len(seeds) == 1 and "-" in seeds[0] for seeds in told):
+            return "mean of seeds alone"
+        if not any(len(seeds) == 1 for seeds in told):
+            return ""
+        return "one seed" if self.learned else "one run without training"
+
+
+_AGREES = (ClaimVerdict.REPRODUCED, ClaimVerdict.WITHIN, ClaimVerdict.ORDER)
 
 
 def judge(claim: Claim, study: Study, size: str, values: pd.DataFrame) -> Judgement:
@@ -93,9 +119,17 @@ def judge(claim: Claim, study: Study, size: str, values: pd.DataFrame) -> Judgem
             if (other := {**group, **fitting(side, study)}) in known
         ]
     found = [each for each in effects if each is not None]
-    order = [ClaimVerdict.REPRODUCED, ClaimVerdict.ORDER, ClaimVerdict.UNDECIDED, ClaimVerdict.REFUTED]
-    least_favourable = max((each.verdict for each in found), key=order.index, default=None)
-    return Judgement(found, len(effects), least_favourable)
+    learned = any(parse_column(name).is_learned for name in rule.columns)
+    together = _together(rule, study, values, cells) if isinstance(rule, NumberRule) and len(found) > 1 else None
+    return _judgement(found, len(effects), learned, together)
+
+
+def _judgement(found: Sequence[ClaimEffect], of: int, learned: bool, together: ClaimEffect | None = None) -> Judgement:
+    """Return the judgement that follows from effects: the least favourable verdict."""
+    told = [each.verdict for each in found]
+    if together is not None and together.verdict == ClaimVerdict.REFUTED:
+        told.append(ClaimVerdict.REFUTED)
+    return Judgement(found, of, max(told, key=list(ClaimVerdict).index, default=None), together, learned)
 
 
 def cells_for(claim: Claim, study: Study, size: str) -> list[StudyCell]:
@@ -111,6 +145,7 @@ def cells_for(claim: Claim, study: Study, size: str) -> list[StudyCell]:
             each for each in cells if any(study.published_for(each.group, name) is not None for name in rule.columns)
         ]
     sides = [fitting(side, study) for side in (rule.first, *rule.others)]
+    sides += [{**side, **rule.gap_to} for side in sides if rule.gap_to]
     return [cell for cell in cells if any(side.items() <= cell.labels.items() for side in sides)]
 
 
@@ -144,13 +179,37 @@ def _number(
         interval = Interval(low, math.inf)
     claimed = _claimed(rule, study, group, column)
     assert claimed is not None, "cells without a claimed number are left out"
+    verdict = _by_rule(rule, mean, interval, claimed, reached)
+    return ClaimEffect(about, tuple(part[SEED]), mean, *interval, claimed, not reached, verdict)
+
+
+def _by_rule(rule: NumberRule, value: float, interval: Interval, claimed: float, reached: bool = True) -> ClaimVerdict:
     if rule.within is not None:
         room = abs(claimed) * rule.within * (1 + 1e-9)
-        verdict = _inside(mean if reached else math.inf, interval, claimed - room, claimed + room)
-    else:
-        side = 1 if rule.above is not None else -1
-        verdict = _beyond(side * (mean - claimed), *_turned(Interval(*interval), side, claimed))
-    return ClaimEffect(about, tuple(part[SEED]), mean, *interval, claimed, not reached, verdict)
+        return _inside(value if reached else math.inf, interval, claimed - room, claimed + room)
+    side = 1 if rule.above is not None else -1
+    return _beyond(side * (value - claimed), *_turned(Interval(*interval), side, claimed))
+
+
+def _together(
+    rule: NumberRule, study: Study, values: pd.DataFrame, cells: Sequence[tuple[Mapping[str, str], str]]
+) -> ClaimEffect | None:
+    """Return the mean over numbers of their shares of the published ones, seed by seed.
+
+    None unless all numbers were reached by the same two or more seeds.
+    """
+    shares = []
+    for group, column in cells:
+        part, claimed = _part(values, group, column).set_index(SEED), _claimed(rule, study, group, column)
+        if claimed and not part.empty:
+            shares.append((part["value"] / claimed).where(part["observed"]))
+    table = pd.concat(shares, axis=1) if shares and rule.within is not None else pd.DataFrame()
+    if len(table) < 2 or table.isna().to_numpy().any():
+        return None
+    means = table.mean(axis=1).to_numpy(dtype=float)
+    interval, mean, room = student_interval(means), float(means.mean()), float(rule.within or 0) * (1 + 1e-9)
+    verdict = _inside(mean, interval, 1 - room, 1 + room)
+    return ClaimEffect("all together", tuple(table.index), mean, *interval, 1.0, False, verdict)
 
 
 def _claimed(rule: NumberRule, study: Study, group: Mapping[str, str], column: str) -> float | None:
@@ -170,7 +229,7 @@ def _pair(
     other: Mapping[str, str],
 ) -> ClaimEffect | None:
     one, two = (
-        _part(values, side, column).set_index(SEED) for side, column in zip((group, other), rule.columns, strict=True)
+        _compared(rule, values, side, column) for side, column in zip((group, other), rule.columns, strict=True)
     )
     seeds = [seed for seed in one.index if seed in two.index]
     if not seeds:
@@ -181,6 +240,8 @@ def _pair(
         value, interval = found.ratio, Interval(found.ratio_low, found.ratio_high)
     else:
         value, interval = found.difference, Interval(found.t_low, found.t_high)
+    if len(seeds) == 1 and not bound and not any(parse_column(column).is_learned for column in rule.columns):
+        interval = Interval(value, value)  # as of numbers
     shared = [f"{axis}={label}" for axis, label in group.items() if other[axis] == label and axis not in rule.cell]
     names = [
         " ".join(label for axis, label in side.items() if axis in rule.first) or column
@@ -197,6 +258,17 @@ def _pair(
         room = abs(claimed) * rule.within if isinstance(rule, RatioRule) else rule.within
         verdict = _inside(value, interval, claimed - room, claimed + room)
     return ClaimEffect(about, tuple(seeds), value, *interval, claimed, bound, verdict)
+
+
+def _compared(rule: PairRule, values: pd.DataFrame, side: Mapping[str, str], column: str) -> pd.DataFrame:
+    """Return the numbers of one side by seed: those of its cell, or how far they are below `gap_to`."""
+    part = _part(values, side, column).set_index(SEED)
+    if not rule.gap_to:
+        return part
+    bound = _part(values, {**side, **rule.gap_to}, column).set_index(SEED)
+    part = part.loc[[seed for seed in part.index if seed in bound.index]]
+    beside = bound.loc[part.index]
+    return part.assign(value=beside["value"] - part["value"], observed=beside["observed"] & part["observed"])
 
 
 def _turned(interval: Interval, side: int, zero: float) -> Interval:
@@ -219,9 +291,11 @@ def _beyond(value: float, low: float, high: float) -> ClaimVerdict:
 
 def _inside(value: float, interval: Interval, low: float, high: float) -> ClaimVerdict:
     """Return the verdict on a claim that a number lies between `low` and `high`."""
-    if low <= value <= high:
+    if low <= interval.low and interval.high <= high:
         return ClaimVerdict.REPRODUCED
-    return ClaimVerdict.REFUTED if interval.high < low or interval.low > high else ClaimVerdict.UNDECIDED
+    if interval.high < low or interval.low > high:
+        return ClaimVerdict.REFUTED
+    return ClaimVerdict.WITHIN if low <= value <= high else ClaimVerdict.UNDECIDED
 
 
 def _part(values: pd.DataFrame, group: Mapping[str, str], column: str) -> pd.DataFrame:
@@ -244,7 +318,8 @@ class Judged:
 
     `smaller`: the study is on a smaller scale than the paper. `made`: revisions and dates of the run folders used.
     `recorded`: the same of recorded results, whose run folders are gone. `hours`: estimated hours of the runs in one
-    process of this host, None if unknown.
+    process of this host, None if unknown. `place`: the number of the chosen reading, from 1; 0 if the paper leaves one
+    reading. `others`: the other readings in words, with their judgements.
     """
 
     claim: Claim
@@ -254,6 +329,8 @@ class Judged:
     made: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     hours: float | None = None
+    place: int = 0
+    others: tuple[tuple[str, Judgement], ...] = ()
 
 
 class Chapter(NamedTuple):
@@ -290,13 +367,28 @@ class Court:
         found = {each.key: each for each in self._results}
         for path in files:
             for claim in load_claims(path, self._study).claims:
-                for test in claim.tests:
-                    found |= {
-                        each.key: each for each in self._fresh(claim.by(test), path.parent / test.study, test.size)
-                    }
+                others = [claim.under(each) for each in claim.readings if not each.is_chosen]
+                for reading, test in ((each, test) for each in (claim, *others) for test in each.tests):
+                    fresh = self._fresh(reading.by(test), path.parent / test.study, test.size)
+                    found |= {each.key: each for each in fresh}
         return list(found.values())
 
     def _judged(self, claim: Claim, folder: Path, hours: bool) -> Judged:
+        judged = self._under_one(claim, folder, hours)
+        if not claim.readings:
+            return judged
+        place = next(place for place, each in enumerate(claim.readings, 1) if each.is_chosen)
+        others = tuple(
+            (each.says, self._under_one(claim.under(each), folder, hours=False).found)
+            for each in claim.readings
+            if not each.is_chosen
+        )
+        return replace(judged, place=place, others=others)
+
+    def _under_one(self, claim: Claim, folder: Path, hours: bool) -> Judged:
+        if claim.elsewhere and claim.number:
+            told = [each for each in self._results if (each.study, each.size) == (claim.id, ELSEWHERE)]
+            return Judged(claim, found=_of_program(claim.number, told), recorded=_made(told))
         of = 0
         for test in claim.tests:
             file = folder / test.study
@@ -357,6 +449,24 @@ class Court:
         return sum(known) / 3600 if known and len(known) == len(seconds) else None
 
 
+def _of_program(rule: NumberRule, told: Sequence[RecordedResult]) -> Judgement:
+    """Judge by numbers of a program outside studies.
+
+    Columns NAME.low and NAME.high are the interval of NAME. Without them a number of a seed has none, and a number
+    without a seed is exact.
+    """
+    known = {(each.cell, each.column): each.value for each in told}
+    found = []
+    for each in (one for name in rule.columns for one in told if one.column == name):
+        lone = math.nan if each.seed else each.value
+        ends = Interval(*(known.get((each.cell, f"{each.column}.{end}"), lone) for end in ("low", "high")))
+        claimed = next(number for number in (rule.value, rule.above, rule.below) if number is not None)
+        about = ", ".join(filter(None, [each.cell, each.column if len(rule.columns) > 1 else ""]))
+        verdict = _by_rule(rule, each.value, ends, claimed)
+        found.append(ClaimEffect(about, (each.seed,), each.value, *ends, claimed, False, verdict))
+    return _judgement(found, len(found), learned=any(each.seed for each in told))
+
+
 def verdicts(chapters: Iterable[Chapter]) -> dict[str, int]:
     """Return the number of claims by verdict, including claims without a verdict."""
     counts = dict[str, int]()
@@ -364,6 +474,7 @@ def verdicts(chapters: Iterable[Chapter]) -> dict[str, int]:
         for each in chapter.claims:
             if each.found.verdict is not None:
                 name = f"{each.found.verdict}{' on a smaller scale' if each.smaller else ''}"
+                name += " under one reading" if each.place else ""
                 name += " by records" if each.recorded else ""
             else:
                 name = "not run" if each.claim.study else "no test here"

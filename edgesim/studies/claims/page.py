@@ -22,12 +22,16 @@ _COLUMNS = ("paper", "id", "where", "claim", "verdict", "scale", "status", "effe
 _NOT_RUN = "not run"
 _COLOURS: Mapping[str, tuple[str, str]] = {  # of a bar, and of the number on it
     ClaimVerdict.REPRODUCED: ("#0072b2", "#fff"),
+    ClaimVerdict.WITHIN: ("#009e73", "#fff"),
     ClaimVerdict.ORDER: ("#56b4e9", "#000"),
     ClaimVerdict.UNDECIDED: ("#c9c9c9", "#000"),
     ClaimVerdict.REFUTED: ("#e69f00", "#000"),
     _NOT_RUN: ("none", "currentColor"),
 }
 HEAD = """# Claims
+
+{chart}
+{total}.
 
 The claims of {papers} papers, each with the verdict of edgesim's runs. A command writes this page from run folders, and
 from a file of results for runs whose folders are gone. No verdict was written by hand:
@@ -37,16 +41,25 @@ from a file of results for runs whose folders are gone. No verdict was written b
 {command}
 ```
 
-- *reproduced*: A number is within the tolerance that the row names. An order or a side holds with its whole 95 %
-  interval over seeds (Student's t, of ratios BCa), in every pair that the claim is about.
-- *same order*: The mean of every pair agrees, but some interval reaches the other side, or there is one seed.
-- *undecided*: For some pair the mean disagrees or misses the tolerance, and its interval allows both. Or runs ended
-  before they reached the target, so that the size of a difference or ratio is not known.
-- *refuted*: For some pair the whole interval disagrees or misses the tolerance. Intervals are not corrected for
-  multiple comparisons.
+Each number and each pair of a claim has a mean over seeds and its 95 % interval (Student's t, of ratios BCa). The
+verdict of a claim is the least favourable one among its numbers or pairs.
 
-*So far* marks a claim of which some pairs or numbers were not run. A *smaller* scale is a study with less data, fewer
-devices, rounds or seeds than the paper's, which says little. Hours of missing runs are for two processes of one host.
+- *reproduced*: The whole interval lies within the tolerance that the row names, or on the claimed side.
+- *within on the mean*: The mean lies within the tolerance. The interval reaches beyond it, or there is none.
+- *same order*: The mean lies on the claimed side. The interval reaches the other side, or there is none.
+- *undecided*: The mean misses the tolerance or lies on the other side, and the interval allows both. Or runs ended
+  before they reached the target, so that the size of a difference or ratio is not known.
+- *refuted*: The whole interval lies outside the tolerance or on the other side. A claim about several numbers is also
+  refuted if their mean, as a share of the published numbers, is. Intervals are not corrected for multiple comparisons.
+
+*One seed* gives no interval, so that nothing learned from one seed is reproduced or refuted. *One run without training*
+counts or times something, and another seed would hardly change it. *Mean of seeds alone*: the numbers of single seeds
+were not kept.
+
+*Under reading X of N*: the paper leaves N readings open, and this one was chosen after its result was known. The row
+lists the others. *So far (3 of 13)*: three of the claim's thirteen pairs or numbers were run. A *smaller* scale is a
+study with less data, fewer devices, rounds or seeds than the paper's, which says little. Hours of missing runs are for
+two processes of one host.
 
 An *effect* is a mean over seeds, [its 95 % interval], the published number if there is one, and the number of seeds.
 Of many pairs or numbers the two ends are shown. The name of the study file and its size follow.{csv}
@@ -66,8 +79,15 @@ def page(chapters: Sequence[Chapter], command: str, csv_file: str = "") -> str:
         else ""
     )
     lines = textwrap.wrap(command, 72, break_long_words=False, break_on_hyphens=False)
-    head = HEAD.format(papers=len(chapters), command=" \\\n    ".join(lines), csv=about_csv)
-    return "\n".join([head, f"{total}.\n", _chart(chapters), *(_section(each, csv_file) for each in chapters)])
+    head = HEAD.format(
+        papers=len(chapters),
+        command=" \\\n    ".join(lines),
+        csv=about_csv,
+        chart=_chart(chapters),
+        total=total,
+    )
+    by_paper = sorted(chapters, key=lambda each: each.file.paper.casefold())
+    return "\n".join([head, *(_section(each, csv_file) for each in by_paper)])
 
 
 def as_csv(chapters: Sequence[Chapter]) -> str:
@@ -128,7 +148,13 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _chart(chapters: Sequence[Chapter]) -> str:
     """Return the number of claims by paper and verdict as a drawing, and its legend."""
-    rows = {each.file.paper: Counter(map(_verdict, each.claims)) for each in chapters}
+    by_paper = sorted(chapters, key=lambda each: each.file.paper.casefold())
+    rows = {
+        each.file.paper: Counter(
+            _NOT_RUN if one.found.verdict is None else str(one.found.verdict) for one in each.claims
+        )
+        for each in by_paper
+    }
     scale = 480 / max((counts.total() for counts in rows.values()), default=1)
     height = 30 * len(rows) + 34
     said = "; ".join(
@@ -141,7 +167,7 @@ def _chart(chapters: Sequence[Chapter]) -> str:
         )
         drawn += _bar(counts, 30 * place, scale)
     for place, (name, (ground, _)) in enumerate(_COLOURS.items()):
-        x, y = 160 + 100 * place, height - 22
+        x, y = (5, 110, 255, 355, 455, 545)[place], height - 22
         drawn.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{ground}" stroke="currentColor"/>')
         drawn.append(f'<text x="{x + 18}" y="{y + 11}" fill="currentColor">{name}</text>')
     return "<figure class='chart'>\n" + "\n".join(drawn) + "\n</svg>\n</figure>\n"
@@ -161,7 +187,14 @@ def _bar(counts: Mapping[str, int], top: float, scale: float) -> Iterator[str]:
 
 
 def _verdict(judged: Judged) -> str:
-    return _NOT_RUN if judged.found.verdict is None else str(judged.found.verdict)
+    """Return the verdict with its limits: the reading, pairs that were not run, and runs without an interval."""
+    if judged.found.verdict is None:
+        return _NOT_RUN
+    found = judged.found
+    under = f" under reading {judged.place} of {len(judged.claim.readings)}" if judged.place else ""
+    so_far = f" so far ({len(found.effects)} of {found.of})" if _is_partly(judged) else ""
+    none = "" if found.as_claimed or found.of == 1 else f"none of {len(found.effects)} agrees"
+    return ", ".join(filter(None, [f"{found.verdict}{under}{so_far}", none, found.few]))
 
 
 def _scale(judged: Judged) -> str:
@@ -201,7 +234,8 @@ def status(judged: Judged) -> str:
             return f"not run: needs {claim.needs}"
         hours = judged.hours
         return "not run" if hours is None else f"not run: needs about {float(f'{hours / 2:.2g}'):,g} hours on 2 cores"
-    words = [f"**{found.verdict}**{_tolerance(judged)}{' so far' if _is_partly(judged) else ''}", *_shares(judged)]
+    words = [f"**{_verdict(judged)}**{_tolerance(judged)}", *_shares(judged)]
+    words += _readings(judged)
     if judged.smaller:
         words.append("smaller scale" + (f", by `{judged.test.column}`" if judged.test and judged.test.column else ""))
     if judged.made:
@@ -214,9 +248,17 @@ def status(judged: Judged) -> str:
 def _details(judged: Judged) -> str:
     """Return the tolerance of a verdict, the shares of pairs, and another column that it is by."""
     by = [f"by `{judged.test.column}`"] if judged.smaller and judged.test and judged.test.column else []
-    so_far = ["so far"] if _is_partly(judged) else []
-    words = "; ".join(filter(None, [_tolerance(judged).strip(), *so_far, *_shares(judged), *by]))
+    words = "; ".join(filter(None, [_tolerance(judged).strip(), *_shares(judged), *by, *_readings(judged)]))
     return f"*{words}*" if words else ""
+
+
+def _readings(judged: Judged) -> Iterator[str]:
+    """Yield the chosen reading, and each other one with its verdict."""
+    if judged.place:
+        yield f"reading {judged.place}: {judged.claim.readings[judged.place - 1].says}"
+        for says, found in judged.others:
+            few = f", {found.few}" if found.few else ""
+            yield f"{says}: {found.verdict or 'no record'}{few}"
 
 
 def _is_partly(judged: Judged) -> bool:
@@ -233,12 +275,13 @@ def _tolerance(judged: Judged) -> str:
 
 
 def _shares(judged: Judged) -> Iterator[str]:
-    """Yield the number of pairs that agree, and the number that were run, where they say more than the verdict."""
+    """Yield the number of pairs that agree, and the mean of all numbers if it refutes the claim."""
     found = judged.found
     if found.of > 1:
         yield f"{found.as_claimed} of {len(found.effects)} as claimed"
-    if _is_partly(judged):
-        yield f"{len(found.effects)} of {found.of} were run"
+    if found.together is not None and found.together.verdict == ClaimVerdict.REFUTED:
+        mean = found.together
+        yield f"mean of all {mean.value:.2f} [{mean.low:.2f}, {mean.high:.2f}] of the published"
 
 
 def effects(found: Sequence[ClaimEffect], between: str = "<br>") -> str:
@@ -257,7 +300,9 @@ def _effect(effect: ClaimEffect) -> str:
     )
     claimed = f", claimed {effect.claimed:.4g}" if math.isfinite(effect.claimed) else ""
     seeds = f"{len(effect.seeds)} seeds"
-    if len(effect.seeds) == 1:  # a range stands for seeds of which only the mean is known
+    if effect.seeds == ("",):  # of a program without seeds
+        seeds = "1 run"
+    elif len(effect.seeds) == 1:  # a range stands for seeds of which only the mean is known
         seeds = f"mean of seeds {effect.seeds[0]}" if "-" in effect.seeds[0] else "1 seed"
     more = "more than " if effect.bound and not interval else ""
     return f"{f'{effect.about}: ' if effect.about else ''}{more}{effect.value:.4g}{interval}{claimed} ({seeds})"

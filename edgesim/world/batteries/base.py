@@ -143,8 +143,9 @@ class Batteries:
     ) -> tuple[Arr, _State]:
         """Return for how long devices last, and their state then."""
         day = self._day(ids, state.off, at_s, watts)
-        empty_s = np.where(state.off, 0.0, seconds_until_zero(state.store_j, *day))
-        dies = empty_s <= seconds + _about_now_s(at_s)
+        within_s = seconds + _about_now_s(at_s)
+        empty_s = np.where(state.off, 0.0, seconds_until_zero(state.store_j, *day, within_s))
+        dies = empty_s <= within_s
         lasted_s = np.minimum(empty_s, seconds)
         kept_j = _store_after(state.store_j, lasted_s, *day)
         left_j = np.where(state.off, state.store_j, np.where(dies, self._a.restart_j[ids], kept_j))
@@ -163,8 +164,9 @@ class Batteries:
         while len(todo):
             rows, then, end_s = ids[todo], _State(store_j[todo], off[todo], off_s[todo]), until_s[todo]
             day = self._day(rows, then.off, at_s[todo], 0.0)
-            after_s = seconds_until_zero(then.store_j, *day)
-            changes = at_s[todo] + after_s <= end_s + _about_now_s(end_s)
+            about_s = end_s + _about_now_s(end_s)
+            after_s = seconds_until_zero(then.store_j, *day, about_s - at_s[todo])
+            changes = at_s[todo] + after_s <= about_s
             step_s = np.where(changes, after_s, end_s - at_s[todo])
             kept_j = _store_after(then.store_j, step_s, *day)
             store_j[todo] = np.where(changes, self._a.restart_j[rows], kept_j)

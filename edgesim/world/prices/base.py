@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import inf, nextafter
+from math import inf
 
 import numpy as np
 
-from edgesim.core.arrays import Arr
+from edgesim.core.arrays import Arr, Ids
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,40 +19,56 @@ class Steps:
     values: Arr  # of one unit, shape (k, 3)
     period_s: float = inf  # after which it begins anew
 
-    def mean(self, from_s: float, to_s: float) -> Arr:
-        """Return the mean band over [from_s, to_s], shape (3,); of an instant that from then on.
+    def mean(self, from_s: Arr | float, to_s: Arr | float) -> Arr:
+        """Return the mean bands over [from_s, to_s], shape (..., 3); of an instant that from then on.
 
         Within one step it is that step's, to the last bit.
         """
+        from_s, to_s = np.broadcast_arrays(np.asarray(from_s, np.float64), to_s)
         if len(self.values) == 1:
-            only: Arr = self.values[0]
-            return only
-        place, ends_s = self._place(from_s)
-        if to_s <= ends_s:
-            first: Arr = self.values[place]
-            return first
-        total, at_s = self.values[place] * (ends_s - from_s), ends_s
-        if self.period_s < inf and to_s - at_s > self.period_s:  # whole periods at once
-            periods = float(np.floor((to_s - at_s) / self.period_s))
-            total, at_s = total + periods * self._of_period(), at_s + periods * self.period_s
-        while at_s < to_s:
-            place, ends_s = self._place(at_s)
-            total = total + self.values[place] * (min(ends_s, to_s) - at_s)
-            at_s = ends_s
-        mean: Arr = total / (to_s - from_s)
+            return np.broadcast_to(self.values[0], (*from_s.shape, 3))
+        step = self._step(from_s)
+        means: Arr = self.values[step % len(self.values)].astype(np.float64)  # a copy
+        ends_s = self._ends_s(step, from_s)
+        if (long := to_s > ends_s).any():
+            means[long] = self._mean(from_s[long], to_s[long], means[long], ends_s[long])
+        return means
+
+    def _mean(self, from_s: Arr, to_s: Arr, first: Arr, at_s: Arr) -> Arr:
+        """Return the means over intervals that go on after `at_s`, the end of their first step, shape (k, 3)."""
+        total = first * (at_s - from_s)[:, np.newaxis]
+        if self.period_s < inf:  # whole periods at once
+            periods = np.where(to_s - at_s > self.period_s, np.floor((to_s - at_s) / self.period_s), 0.0)
+            total, at_s = total + periods[:, np.newaxis] * self._of_period(), at_s + periods * self.period_s
+        step = self._step(at_s)
+        steps = np.where(at_s < to_s, self._step(to_s) + 1 - step, 0)
+        row = np.repeat(np.arange(len(step)), steps)
+        nth = np.arange(len(row)) - np.repeat(np.cumsum(steps) - steps, steps)
+        begins_s = np.where(nth, self._ends_s(step[row] + nth - 1, at_s[row]), at_s[row])
+        lengths_s = np.minimum(self._ends_s(step[row] + nth, begins_s), to_s[row]) - begins_s
+        # one after the other, as sums depend on the order
+        np.add.at(total, row, self.values[(step[row] + nth) % len(self.values)] * lengths_s[:, np.newaxis])
+        mean: Arr = total / (to_s - from_s)[:, np.newaxis]
         return mean
 
     def next_change_s(self, now_s: float) -> float:
         """Return the first instant after `now_s` at which another step begins; inf: never."""
-        return inf if len(self.values) == 1 else self._place(now_s)[1]
+        at_s = np.asarray(now_s, np.float64)
+        return inf if len(self.values) == 1 else float(self._ends_s(self._step(at_s), at_s))
 
-    def _place(self, now_s: float) -> tuple[int, float]:
-        """Return the step that holds from `now_s` on, and its end, which is later than that."""
-        begun_s = 0.0 if self.period_s == inf else self.period_s * np.floor(now_s / self.period_s)
-        place = int(np.searchsorted(self.start_s, now_s - begun_s, side="right")) - 1
-        last = place + 1 == len(self.start_s)
-        ends_s = float(begun_s + (self.period_s if last else self.start_s[place + 1]))
-        return place, max(ends_s, nextafter(now_s, inf))  # rounding may let a step end where it is asked for
+    def _step(self, now_s: Arr) -> Ids:
+        """Return the number of the step that holds from each instant on; those of later periods count on."""
+        turn = np.floor(now_s / self.period_s)  # 0 for ever if there is no period
+        begun_s = turn * self.period_s if self.period_s < inf else 0.0
+        place = np.searchsorted(self.start_s, now_s - begun_s, side="right") - 1
+        return np.asarray(turn * len(self.start_s), np.int64) + place
+
+    def _ends_s(self, step: Ids, now_s: Arr) -> Arr:
+        """Return the ends of steps, each later than `now_s`: rounding may let one end where it is asked for."""
+        turn, place = np.divmod(step, len(self.start_s))
+        begun_s = turn * self.period_s if self.period_s < inf else 0.0
+        ends_s: Arr = np.maximum(begun_s + np.append(self.start_s, self.period_s)[place + 1], np.nextafter(now_s, inf))
+        return ends_s
 
     def _of_period(self) -> Arr:
         lengths_s = np.diff(np.append(self.start_s, self.period_s))

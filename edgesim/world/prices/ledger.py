@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from edgesim.core.arrays import Arr
+from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.prices.market import Cost, Market
@@ -18,25 +19,12 @@ ITEMS = (
     *("data", "device_hours", "payments", "server_hours"),
 )
 RECEIVE, COMPUTE, TRANSMIT, IDLE, SLEEP, NETWORK, SERVER, DATA, DEVICE_HOURS, PAYMENTS, SERVER_HOURS = range(len(ITEMS))
+_MOST_WAITING = 65_536  # uses that are not priced yet: about 15 MB
 _MOST_CHANGES = 1_000_000  # of prices, in a run in which idle devices have to be looked at then
 
 
-class Charge(NamedTuple):
-    """A cost: the device, the place of the item in ITEMS, and the cost, shape (6,)."""
-
-    device: int
-    item: int
-    cost: Cost
-
-
-class Use(NamedTuple):
-    """Resources that a device spent on a job, or on sending to a peer, as `CostLedger.charges` prices them."""
-
-    device: int
-    joules: Sequence[tuple[int, float, float, float]]  # item, joules, and from when to when they were spent, s
-    nbytes: int
-    busy_s: float = 0.0
-    delivered: bool = False
+# Device, item, amount (joules, bytes, seconds or jobs), and of joules from when to when they were spent, s.
+Use: TypeAlias = tuple[int, int, float, float, float]
 
 
 class ServerUse(NamedTuple):
@@ -68,6 +56,7 @@ class CostLedger:
         self._known_j = {IDLE: np.zeros(devices), SLEEP: np.zeros(devices)}
         self._server = np.zeros(6)  # of the server's work
         self._edges = np.zeros((len(energy.edge_busy_s), 6))  # of each edge server's work and links
+        self._waiting: list[Use] = []  # not priced yet
         self._changes = 0
         self._steady = all(zone.steady for zone in market.zones)
 
@@ -97,28 +86,37 @@ class CostLedger:
 
     # --- what is charged ----------------------------------------------------------------------------------------
 
-    def charges(self, use: Use) -> Iterator[Charge]:
-        """Yield the costs of a use without booking them."""
-        market, device = self._market, use.device
-        zone = market.zones[market.zone[device]]
-        for item, joules, from_s, to_s in use.joules:
-            if joules:
-                yield Charge(device, item, joules * zone.mean(from_s, to_s))
-        if use.nbytes:
-            yield Charge(device, DATA, use.nbytes * market.per_byte[market.link[device]])
-        if use.busy_s:
-            yield Charge(device, DEVICE_HOURS, use.busy_s * market.per_busy_s[market.kind[device]])
-        if use.delivered:
-            yield Charge(device, PAYMENTS, market.per_job[market.kind[device]])
+    def book(self, uses: Sequence[Use]) -> None:
+        """Book amounts that devices used. Those of many jobs are priced together, when a cost is asked for."""
+        self._waiting += uses
+        if len(self._waiting) >= _MOST_WAITING:
+            self._price_waiting()
 
-    def book(self, use: Use) -> None:
-        """Book what a use costs."""
-        for device, item, cost in self.charges(use):
-            self._items[item] += cost
-            self._devices[device] += cost
+    def _price_waiting(self) -> None:
+        if self._waiting:
+            device, item, costs = self._priced(self._waiting)
+            self._waiting = []
+            _add(self._items, item, costs)
+            _add(self._devices, device, costs)
+
+    def _priced(self, uses: Sequence[Use]) -> tuple[Ids, Ids, Cost]:
+        """Return device, item and cost, shape (k, 6), of each use that is not 0, in their order."""
+        market, rows = self._market, np.fromiter(chain.from_iterable(uses), np.float64, 5 * len(uses)).reshape(-1, 5)
+        rows = rows[rows[:, 2] != 0]
+        device, item = rows[:, :2].T.astype(np.int64)
+        prices, electric = np.empty((len(rows), 6)), item < DATA
+        for place, zone in enumerate(market.zones):
+            at = electric & (market.zone[device] == place)
+            prices[at] = zone.mean(rows[at, 3], rows[at, 4])
+        each = (DATA, market.per_byte, market.link), (DEVICE_HOURS, market.per_busy_s, market.kind)
+        for what, of_kinds, kind in (*each, (PAYMENTS, market.per_job, market.kind)):
+            at = item == what
+            prices[at] = of_kinds[kind[device[at]]]
+        return device, item, rows[:, 2:3] * prices
 
     def book_server(self, use: ServerUse) -> None:
         """Book what a use costs, at the prices of the server's zone."""
+        self._price_waiting()  # sums depend on the order
         cost = self._of_server(use)
         self._items[use.item] += cost
         if use.edge is None:
@@ -137,10 +135,10 @@ class CostLedger:
 
         `in_flight`: of jobs that are not booked; `at_servers`: of merges and of links of edge servers that are not.
         """
+        self._price_waiting()
         items = self._items.copy()
-        for use in in_flight:
-            for _, item, cost in self.charges(use):
-                items[item] += cost
+        if in_flight:
+            _add(items, *self._priced(in_flight)[1:])
         for work in at_servers:
             items[work.item] += self._of_server(work)
         for item in (IDLE, SLEEP):
@@ -151,6 +149,7 @@ class CostLedger:
 
     def devices(self, now_s: float) -> Cost:
         """Return the cost of each device by `now_s`, without jobs that still run, shape (devices, 6)."""
+        self._price_waiting()
         return self._devices + sum(self._resting(item, now_s)[0] for item in (IDLE, SLEEP))
 
     def server(self, now_s: float) -> Cost:
@@ -189,3 +188,8 @@ class CostLedger:
         means = np.array([zone.mean(self._known_s, now_s) for zone in self._market.zones])
         since_j = (joules - self._known_j[item])[:, np.newaxis]
         return self._known[item] + since_j * means[self._market.zone], joules
+
+
+def _add(costs: Cost, rows: Ids, added: Cost) -> None:
+    """Add costs, shape (k, 6), to rows of others one after the other, as sums depend on the order."""
+    np.add.at(costs.reshape(-1), (6 * rows[:, np.newaxis] + np.arange(6)).ravel(), added.ravel())

@@ -36,9 +36,9 @@ class Zone:
         """True if neither ever changes."""
         return len(self.money.values) == len(self.carbon.values) == 1
 
-    def mean(self, from_s: float, to_s: float) -> Cost:
-        """Return the mean price of a joule over [from_s, to_s], shape (6,)."""
-        return np.concatenate([self.money.mean(from_s, to_s), self.carbon.mean(from_s, to_s)])
+    def mean(self, from_s: Arr | float, to_s: Arr | float) -> Cost:
+        """Return the mean price of a joule over [from_s, to_s], shape (..., 6)."""
+        return np.concatenate([self.money.mean(from_s, to_s), self.carbon.mean(from_s, to_s)], axis=-1)
 
     def next_change_s(self, now_s: float) -> float:
         """Return the first instant after `now_s` at which either changes; inf: never."""

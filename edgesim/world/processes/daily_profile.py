@@ -39,14 +39,16 @@ class DailyWindows:
         return lengths_s, self.inside[section]
 
 
-def seconds_until_zero(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) -> Arr:
+def seconds_until_zero(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr, within_s: Arr | float = np.inf) -> Arr:
     """Return seconds, shape (k,), until `store` (k,) is 0, inf if never, 0 if it is and nothing flows in.
+
+    After a day it may also be inf where it is later than `within_s`, shape (k,), seconds.
 
     `lengths_s` and `net_w`, shape (k, sections): the sections of a day, which repeats, and the watts that flow in.
     The store never exceeds `capacity`, shape (k,).
     """
     found_s, store = _one_day(store, lengths_s, net_w, capacity)
-    later = np.flatnonzero(np.isinf(found_s))
+    later = np.flatnonzero(np.isinf(found_s) & (within_s * (1.0 + 1e-9) > DAY_S))
     if len(later):
         days = (store[later], lengths_s[later], net_w[later], capacity[later])
         found_s[later] = _seconds_after_a_day(*days)
@@ -92,10 +94,12 @@ def _one_day(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) -> tuple[Arr
     zero_s, passed_s = np.full(len(store), np.inf), np.zeros(len(store))
     for length_s, watts in zip(lengths_s.T, net_w.T, strict=True):
         later = store + length_s * watts
-        ends = (later <= 0) & (watts <= 0) & (length_s > 0) & np.isinf(zero_s)
-        # an empty store into which nothing flows is at 0 already
-        wait_s = np.divide(store, -watts, out=np.zeros(len(store)), where=ends & (watts < 0))
-        zero_s = np.where(ends, passed_s + np.maximum(wait_s, 0.0), zero_s)
+        ends = later <= 0
+        if ends.any():
+            ends &= (watts <= 0) & (length_s > 0) & np.isinf(zero_s)
+            # an empty store into which nothing flows is at 0 already
+            wait_s = np.divide(store, -watts, out=np.zeros(len(store)), where=ends & (watts < 0))
+            zero_s = np.where(ends, passed_s + np.maximum(wait_s, 0.0), zero_s)
         store = np.minimum(later, capacity)
         passed_s = passed_s + length_s
     return zero_s, store

@@ -128,7 +128,8 @@ class BothOn:
 
     def on(self, pairs: Ids, now_s: Arr | float) -> np.ndarray:
         """Return which pairs are on at `now_s`, bool, shape (k,)."""
-        both: np.ndarray = self.each.on(pairs[:, 0], now_s) & self.each.on(pairs[:, 1], now_s)
+        ends = self.each.on(pairs.ravel(), self._of_ends(now_s, pairs)).reshape(-1, 2)
+        both: np.ndarray = np.logical_and(ends[:, 0], ends[:, 1])
         return both
 
     def next_change_s(self, pairs: Ids, now_s: Arr | float) -> Arr:
@@ -136,8 +137,8 @@ class BothOn:
 
         A pair that is off may stay so.
         """
-        first, second = (self.each.next_change_s(pairs[:, end], now_s) for end in (0, 1))
-        soonest_s: Arr = np.minimum(first, second)
+        change_s = self.each.next_change_s(pairs.ravel(), self._of_ends(now_s, pairs))
+        soonest_s: Arr = change_s.reshape(-1, 2).min(axis=1)
         return soonest_s
 
     def on_s(self, pairs: Ids, now_s: Arr | float, since_s: Arr | float = 0.0) -> Arr:
@@ -152,3 +153,8 @@ class BothOn:
             at_s[todo] = until_s
             todo = todo[until_s < end_s[todo]]
         return total_s
+
+    @staticmethod
+    def _of_ends(now_s: Arr | float, pairs: Ids) -> Arr:
+        """Return the time at both ends of each pair, shape (2 k,): a call for all ends takes half the time of two."""
+        return np.repeat(np.broadcast_to(np.float64(now_s), len(pairs)), 2)

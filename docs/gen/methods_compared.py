@@ -1,4 +1,4 @@
-"""What does every method cost, and what has it learned by then? Usage: python analysis/methods_page.py [--out PAGE]
+"""What does every method cost, and what has it learned by then? Usage: python docs/gen/methods_compared.py [--out PAGE]
 
 Writes docs/explanation/methods_compared.md of what scenarios/studies/all_methods.toml has run, see `make methods-page`;
 a method without runs has a row without results. --costs-only prints the costs alone, as CSV, and needs no runs.
@@ -26,7 +26,7 @@ from edgesim.studies.runs import folder_of
 from edgesim.studies.study import SEED, Study, load_study
 from edgesim.studies.values import summarised
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "scenarios" / "studies" / "all_methods.toml"
 PAGE = ROOT / "docs" / "explanation" / "methods_compared.md"
 NOTES = ROOT / "docs" / "data" / "methods_compared.csv"

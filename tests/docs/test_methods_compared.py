@@ -16,7 +16,7 @@ from tests.sizes import full
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "scenarios" / "studies" / "all_methods.toml"
-SCRIPT = runpy.run_path(str(ROOT / "analysis" / "methods_page.py"))
+SCRIPT = runpy.run_path(str(ROOT / "docs" / "gen" / "methods_compared.py"))
 PARAMS, HEAD = 6090, 1290  # of cnn_digits, and of its last layer
 SMALL = """
 name = "small"
@@ -106,8 +106,8 @@ def test_without_runs_of_fedavg_one_line(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--study", str(small), "--size", "full", "--runs", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["methods_page.py", *given])
+    monkeypatch.setattr(sys, "argv", ["methods_compared.py", *given])
     with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(ROOT / "analysis" / "methods_page.py"), run_name="__main__")
+        runpy.run_path(str(ROOT / "docs" / "gen" / "methods_compared.py"), run_name="__main__")
     assert end.value.code == 2
     assert capsys.readouterr().err == f"error: {tmp_path}: no cell has been run\n"

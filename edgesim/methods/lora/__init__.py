@@ -1,0 +1,1 @@
+"""Parts that methods of federated low-rank adapters share."""
