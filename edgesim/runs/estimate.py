@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor, nn
 
 from edgesim.config.scenario import Scenario, Stop
 from edgesim.core.backend import Assignment, Backend
@@ -26,7 +25,7 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Submodel, Task
 from edgesim.execution.backends.null import NullBackend
 from edgesim.execution.backends.serial import Serial
-from edgesim.learning.models.build import applied, blank_inputs, model_state_of, on_meta
+from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
@@ -425,13 +424,11 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
         return held + PROCESS_BYTES
     base_bytes = sum(layer.base_bytes for layer in cost_profile.layers)  # which processes share
     held += base_bytes
-    model = _model_bytes(parts)
-    tokens = parts.data is not None and parts.data.vocabulary is not None
-    # evaluation keeps the input and the output of one layer at a time
-    evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, cost_profile.input_shape, tokens)
-    sgd = training.local_sgd(0)
+    model, sgd = _model_bytes(parts), training.local_sgd(0)
+    untrained = Submodel(frozen=frozenset(cost_profile.layer_names))
+    evaluating = cost_profile.memory_bytes(untrained, CHUNK).total
     of_step = cost_profile.memory_bytes(Submodel(), sgd.batch, sgd.moments, sgd.scratch).total
-    network = model + max(evaluating, of_step - base_bytes)
+    network = model + max(evaluating, of_step) - base_bytes
     others = backend.processes
     return int(held + (1 + others) * PROCESS_BYTES + (1 + jobs) * model + max(1, others) * network)
 
@@ -439,20 +436,3 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
 def _model_bytes(parts: Assembly) -> int:
     cost_profile: CostProfile = parts.network.cost_profile
     return F32_BYTES * sum(layer.params + layer.buffers for layer in cost_profile.layers)
-
-
-def _widest(module: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> int:
-    """Return the size of the largest output of a layer for one sample, as a count of numbers."""
-    counts: list[int] = []
-
-    def count(_module: nn.Module, _inputs: object, output: object) -> None:
-        counts.append(output.numel() if isinstance(output, Tensor) else 0)
-
-    hooks = [inner.register_forward_hook(count) for inner in module.modules()]
-    pair = blank_inputs(2, input_shape, tokens)  # batch normalisation needs two
-    try:
-        applied(module, on_meta(module), pair)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return max(counts) // 2
