@@ -192,8 +192,8 @@ def test_memory_is_that_of_the_closed_form(digits):
     images = 1797 * (64 * 4 + 8)  # float32 pixels and an int64 label
     shards = 8 * len(scenario.data.value.load().y_train)
     model = 4 * 6090
-    # Training 16 images takes less than evaluating 100: each with its label, a map of 16 x 8 x 8, and what pooling gives,
-    # which are 16 x 4 x 4 numbers and their places.
+    # Training 16 images takes less than evaluating 100: each with its label, a map of 16 x 8 x 8, and the result of
+    # pooling, which is 16 x 4 x 4 numbers and their places.
     network = model + model + 100 * ((4 * 64 + 8) + 4 * 16 * 64 + (4 + 8) * 16 * 16)
     process = edgesim.runs.estimate.PROCESS_BYTES
     serial = estimate(scenario).totals["memory_bytes"]

@@ -351,7 +351,7 @@ def test_frozen_layers_do_not_train_and_are_not_sent() -> None:
     [
         (("conv9",), r"'conv9'; did you mean 'conv2'\? \(layers: conv1, conv2, fc1, fc2, fc3\)$"),
         (("relu_fc1",), "model.freeze: no layer with parameters has a name like 'relu_fc1'"),
-        (("*",), "model.name: Sequential has no parameters to train; one at least must not be frozen"),
+        (("*",), "model.freeze: all layers with parameters have such names; one at least must not be frozen"),
     ],
 )
 def test_freezing_nothing_or_everything_is_refused(freeze: tuple[str, ...], says: str) -> None:

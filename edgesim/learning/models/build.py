@@ -100,7 +100,10 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Let the parameters of layers whose names match take no gradient. Raises ConfigError if a pattern has none."""
+    """Let the parameters of layers whose names match take no gradient.
+
+    Raises ConfigError if a pattern has none, or if no parameter is left to train.
+    """
     for pattern in patterns:
         found = [layer for name, layer in module.named_modules() if name and fnmatchcase(name, pattern)]
         parameters = [value for layer in found for value in layer.parameters()]
@@ -113,6 +116,8 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
             )
         for value in parameters:
             value.requires_grad_(False)
+    if patterns and not any(value.requires_grad for value in module.parameters()):
+        raise ConfigError("model.freeze: all layers with parameters have such names; one at least must not be frozen")
 
 
 def _fix_base(module: nn.Module) -> None:
