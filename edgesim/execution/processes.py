@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import signal
@@ -22,6 +21,7 @@ from typing import Any, cast
 
 from edgesim.core.errors import EdgesimError
 from edgesim.execution.interrupts import STOP_SIGNALS
+from edgesim.files.c_library import c_function
 from edgesim.files.own_code import carry_frames, own_frames
 
 
@@ -278,7 +278,7 @@ def _serve(
     for each in STOP_SIGNALS:  # only the parent handles them
         signal.signal(each, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    prctl = c_function("prctl")
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=end_with_parent, daemon=True).start()

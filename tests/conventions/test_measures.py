@@ -13,7 +13,7 @@ LIMITS = {
     "own imports a module": 5.82,  # aim: 4.2; a seam adds arrows to the modules it joins, as a base or memory does
     "largest circle of modules": 4,
     "public class names that stand twice": 0,
-    "getattr and hasattr": 26,  # none on parts of our own
+    "getattr and hasattr": 24,  # none on parts of our own
     "docstrings with a headless first word": 3,
 }
 

@@ -6,7 +6,6 @@ for bit as it was, into a new tensor that lives as long as the reader holds it.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from edgesim.core.update import ModelState
+from edgesim.files.c_library import c_function
 
 LEAST_BYTES = 2**16  # bytes that packing a tensor must save, besides a tenth of its size, to be worth its time
 _MUCH_BYTES = 2**22  # packed bytes of a device, below which gaps in the heap hardly matter
@@ -109,7 +109,7 @@ def packed(*model_states: ModelState | None) -> list[Any]:
     if sum(each.nbytes for each in small.values()) > _MUCH_BYTES:
         # Return free memory to the system if the C library can (glibc). Memory in use lies between short-lived buffers,
         # and with such gaps the heap would grow to twice the memory in use.
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        trim = c_function("malloc_trim")
         if trim is not None:
             trim(0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgesim.core.errors import ConfigError
+from edgesim.files.c_library import c_function
 from edgesim.files.reading import in_short, quoted
 
 _SUBNORMAL = 1e-310  # a float64 that becomes 0 if the CPU flushes subnormal numbers
@@ -102,7 +102,7 @@ def _keep_freed_memory() -> None:
     By default it may return the memory of a layer's output after every batch and fetch it again page by page. That can
     double the time of a forward pass.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mallopt = c_function("mallopt") if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 32 * 2**20)  # bytes, the maximum that glibc allows
         mallopt(_TRIM_THRESHOLD, 64 * 2**20)
