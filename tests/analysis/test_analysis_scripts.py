@@ -18,7 +18,7 @@ from tests.calling import call
 from tests.sizes import full
 
 SCRIPTS = Path(__file__).parents[2] / "analysis"
-NOTEBOOK = SCRIPTS / "compare_methods.ipynb"
+NOTEBOOKS = ("compare_methods.ipynb", "energy_and_cost.ipynb")
 
 
 def script(name):
@@ -259,26 +259,36 @@ def test_every_script_and_notebook_has_a_row_in_the_index():
 # --- notebooks --------------------------------------------------------------------------------------------------
 
 
-def test_the_notebook_is_stored_with_outputs():
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_stored_with_outputs(name):
+    notebook = nbformat.read(SCRIPTS / name, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))  # by one pass from top to bottom
     kinds = [output["output_type"] for cell in code for output in cell["outputs"]]
     assert all(cell["outputs"] for cell in code) and "error" not in kinds
-    assert NOTEBOOK.stat().st_size < 300_000
-    assert "jupyter execute --inplace compare_methods.ipynb" in notebook.cells[0]["source"]
+    assert (SCRIPTS / name).stat().st_size < 300_000
+    assert f"jupyter execute --inplace {name}" in notebook.cells[0]["source"]
+
+
+def outputs_of(name, folder):
+    """The outputs of a notebook's cells by their ids, run in a kernel of its own from a folder beside the scenarios."""
+    (folder / "scenarios").symlink_to(SCRIPTS.parent / "scenarios")
+    (folder / "analysis").mkdir()
+    notebook = nbformat.read(SCRIPTS / name, as_version=4)
+    code = [cell for cell in notebook.cells if cell["cell_type"] == "code"]
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder / "analysis"}}).execute()
+    return {cell["id"]: cell["outputs"] for cell in code}
+
+
+def table_in(outputs):
+    """The data frame that a cell shows last."""
+    return pd.read_csv(io.StringIO(outputs[-1]["data"]["text/plain"]), sep=r"\s+")
 
 
 @full
-def test_the_notebook_runs(tmp_path):
-    """In a kernel of its own, as a reader runs it: from a folder beside the scenarios."""
-    (tmp_path / "scenarios").symlink_to(SCRIPTS.parent / "scenarios")
-    (tmp_path / "analysis").mkdir()
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    code = [cell for cell in notebook.cells if cell["cell_type"] == "code"]
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path / "analysis"}}).execute()
-    shown = {cell["id"]: cell["outputs"] for cell in code}
+def test_the_notebook_about_methods_runs(tmp_path):
+    shown = outputs_of("compare_methods.ipynb", tmp_path)
     assert [kind for kind in shown["curves"][-1]["data"] if kind.startswith("image/")] == ["image/png"]
     for name in ("result", "one"):
         assert "<table>" in shown[name][-1]["data"]["text/html"]
@@ -286,3 +296,21 @@ def test_the_notebook_runs(tmp_path):
     assert printed.count("finished") == 6
     accuracies = ast.literal_eval(shown["watch"][-1]["data"]["text/plain"])
     assert len(accuracies) == 5 and accuracies[-1] > accuracies[0]
+
+
+@full
+def test_the_notebook_about_energy_runs(tmp_path):
+    """816 MHz takes least by the formula of the scenario, 2 C V^2 f + static over 1 / f, with Linux's voltages."""
+    shown = outputs_of("energy_and_cost.ipynb", tmp_path)
+    points = table_in(shown["front"]).set_index("frequency")
+    volts = {"408MHz": 0.8, "816MHz": 0.825, "1800MHz": 1.2}
+    for frequency, volt in volts.items():
+        hz = 1e6 * float(frequency.removesuffix("MHz"))
+        power_w = 2 * 436e-12 * volt**2 * hz + 0.1
+        assert points["active_j"][frequency] == pytest.approx(power_w * points["round_s"][frequency], rel=1e-5)
+        assert points["round_s"][frequency] * hz == pytest.approx(points["round_s"]["600MHz"] * 6e8, rel=1e-5)
+    assert points["active_j"].idxmin() == "816MHz" and list(points.index[~points["on_front"]]) == ["408MHz", "600MHz"]
+    cheapest = table_in(shown["theta"])
+    assert cheapest["cheapest"].iloc[0] == "1800MHz" and cheapest["cheapest"].iloc[-1] == "816MHz"
+    assert list(table_in(shown["hours"])["start"]) == ["22h", "16h"]
+    assert [kind for kind in shown["day"][-1]["data"] if kind.startswith("image/")] == ["image/png"]
