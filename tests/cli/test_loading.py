@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sizes import full
+
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "quickstart.toml"
 HEAVY = ("torch", "torchvision", "pandas", "sklearn", "scipy", "seaborn", "matplotlib", "networkx", "pyarrow", "numpy")
 SHOW = f"""
@@ -43,5 +45,6 @@ def test_validate_loads_torch_and_little_else() -> None:
     assert loaded("validate", str(SCENARIO)) <= {"torch", "numpy", "scipy", "pandas", "pyarrow"}
 
 
+@full
 def test_a_device_needs_no_torch() -> None:
     assert loaded("device", "raspberry_pi_4") & {"torch", "seaborn", "matplotlib", "sklearn"} == set()

@@ -94,6 +94,7 @@ def test_the_page(small: Path, tmp_path: Path) -> None:
     assert "- (2) `lg_fedavg`: The first layers stay" in page or "- (1) `lg_fedavg`: The first layers stay" in page
 
 
+@full
 def test_costs_alone_need_no_runs(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     SCRIPT["main"](small, "full", Path("none"), costs_only=True)
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]

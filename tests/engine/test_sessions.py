@@ -320,6 +320,7 @@ PEERS: dict[str, dict[str, Any]] = {
 }
 
 
+@full
 @pytest.mark.parametrize(
     ("world", "kind"),
     spread([(world, kind) for world in ("steady", "churn", "asked anew", "outages") for kind in PEERS], 3),

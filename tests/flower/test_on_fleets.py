@@ -42,6 +42,7 @@ def test_a_battery_that_empties_ends_its_device_and_not_the_app():
     assert run.rounds.used.iloc[-1] < run.rounds.used.iloc[0]
 
 
+@full
 def test_devices_that_are_away_are_asked_when_they_are_back():
     away = {"name": "bernoulli", "p": 0.6}
     run = run_of("torch_fedavg", {"rounds": 3}, availability=away, fleet=[{**BOARD, "count": 8}])
@@ -49,6 +50,7 @@ def test_devices_that_are_away_are_asked_when_they_are_back():
     assert 3 <= run.rounds.asked.iloc[0] < 16  # of eight devices, each to train and to test
 
 
+@full
 def test_shared_links_slow_an_app_down_and_change_no_answer():
     alone = run_of("torch_fedavg")
     shared = run_of("torch_fedavg", topology={"name": "star", "server_up": "1 Mbit/s", "server_down": "1 Mbit/s"})

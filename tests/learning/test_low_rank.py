@@ -129,6 +129,7 @@ def test_small_matrices_are_sent_whole() -> None:
 # --- prices -------------------------------------------------------------------------------------------------------
 
 
+@full
 def test_resnet_18_is_as_small_as_its_authors_have_it() -> None:
     """1/243.3 of the numbers at rank 1 (their code gives top-k 1/244 to compare with), half as small at rank 2."""
     profile = cost_profile_of("resnet18_gn")

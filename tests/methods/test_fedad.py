@@ -344,6 +344,7 @@ def test_where_ratios_come_from():
     assert noted(lacking, "fallback") == {}
 
 
+@full
 def test_multipliers_folded_into_weights(monkeypatch):
     """A turn by hand on the thin network: weights that read a unit times its multiplier, plain SGD, and divided again.
 
@@ -407,6 +408,7 @@ def test_more_starts_and_larger_zeros_change_the_ratio_only():
     assert [noted(simulation, "gap")[2] for simulation in runs] == [[1.0] * 4] * 3
 
 
+@full
 def test_a_spectrum_without_a_gap_is_noted():
     """After a first round of usual length B is too steep for any gap: everything is kept."""
     usual = run(digits(rounds=3))

@@ -250,6 +250,7 @@ def test_other_encodings_are_refused(up: Any) -> None:
         prepare(mixed_scenario(method="onebit_adam", encoding={"up": up}))
 
 
+@full
 def test_it_learns() -> None:
     """Thirty rounds of Adam and thirty of signs, on digits; the moments take a while to be of their size."""
     training = {"lr": 0.001, "batch": 16, "local_epochs": 1}

@@ -206,6 +206,7 @@ def test_curves_have_names_where_there_is_room(opened, tmp_path):
     assert not narrow.locator("#accuracy .keys summary").is_visible() and narrow.evaluate(BESIDE) == []
 
 
+@full
 def test_on_paper(opened, tmp_path):
     """Pages have numbers, a heading stands on the page of its first chart, and text in charts has 8 points or more."""
     seen = opened(1000)

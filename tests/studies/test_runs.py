@@ -42,6 +42,7 @@ def files(folder: str) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
+@full
 def test_the_runs_of_another_study_of_that_name_are_kept(two: Path) -> None:
     assert call("study", "run", A).code == 0
     before = files("runs")
