@@ -79,7 +79,7 @@ def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
 QUICK = 8  # a quick run has one in so many of the short tests of a file that neither search nor start a process
 CASES = 2  # a short run has at most so many cases of a parametrised test, evenly spread: the first and the last
 # But in these folders, whose cases are kinds of methods, files and pages, so many, and not the same of each test.
-TURNS = {"contracts": 6, "conventions": 6, "docs": 6}
+TURNS = {"contracts": 4, "conventions": 6, "docs": 6}
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:

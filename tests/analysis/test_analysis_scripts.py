@@ -232,6 +232,7 @@ def test_device_clock(here, capsys):
         main_of("device_clock.py")([], "abacus", 20, here / "clock")
 
 
+@full
 def test_timing_table(here, capsys):
     """As stored, and again after one number of one job was changed by a millionth."""
     folder = here / "golden"

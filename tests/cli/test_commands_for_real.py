@@ -69,6 +69,7 @@ def test_table_shows_both_runs(runs: dict[str, tuple[Path, Done]]) -> None:
     ]
 
 
+@full
 def test_plot_draws_both_runs(runs: dict[str, tuple[Path, Done]], tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     png, svg = tmp_path / "figures" / "both.png", tmp_path / "figures" / "both.svg"

@@ -65,6 +65,7 @@ def test_totals_of_equal_rounds(timing):
     assert 0 < found["host_minutes"] < 1  # nothing is trained, but simulating takes time too
 
 
+@full
 def test_a_method_that_learns_from_results_is_priced_by_its_first_plan(digits):
     everybody = {"selection": "all"}  # so that all rounds are equal
     known, priced = (

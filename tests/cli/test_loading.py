@@ -38,6 +38,7 @@ def test_what_only_tells_loads_nothing(words: tuple[str, ...]) -> None:
     assert loaded(*words) == set()
 
 
+@full
 @pytest.mark.process
 def test_validate_loads_torch_and_little_else() -> None:
     """Other methods and data sets than the scenario's, which have libraries of their own, are left alone."""

@@ -20,7 +20,7 @@ from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import simulate
 from edgesim.world.topology.assignment import balanced, label_mixed
 from tests.engine.trees import run, tree
-from tests.sizes import full, spread
+from tests.sizes import full, spread, thinned
 
 
 def same(first: pd.DataFrame, second: pd.DataFrame, *but: str) -> None:
@@ -496,11 +496,14 @@ class Cut(Exception):
 
 @pytest.mark.parametrize(
     "edges",
-    [
-        {"rounds": 2},
-        {"rounds": 2, "protocol": {"name": "buffered", "concurrency": 2, "buffer": 1}},
-        {"above": [{"servers": 2, "rounds": 2, "protocol": {"name": "buffered", "concurrency": 1, "buffer": 1}}]},
-    ],
+    thinned(
+        [
+            {"rounds": 2},
+            {"rounds": 2, "protocol": {"name": "buffered", "concurrency": 2, "buffer": 1}},
+            {"above": [{"servers": 2, "rounds": 2, "protocol": {"name": "buffered", "concurrency": 1, "buffer": 1}}]},
+        ],
+        [{"above": [{"servers": 2, "rounds": 2, "protocol": {"name": "buffered", "concurrency": 1, "buffer": 1}}]}],
+    ),
     ids=["rounds", "buffered", "tiers"],
 )
 def test_a_run_that_is_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edges: dict[str, Any]) -> None:

@@ -422,6 +422,7 @@ def test_what_was_known_with_other_sessions_is_not_taken(tmp_path):
     assert asked[0] != asked[1] != asked[2]
 
 
+@full
 @pytest.mark.workers
 def test_however_many_processes_train(tmp_path):
     """Tables and weights of two sessions on one fleet are those of serial training with two workers too."""

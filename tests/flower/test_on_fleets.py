@@ -33,6 +33,7 @@ def test_devices_that_crash_are_left_out_by_the_strategy():
     assert len(run.rounds) == 4
 
 
+@full
 def test_a_battery_that_empties_ends_its_device_and_not_the_app():
     battery = {"name": "rechargeable", "capacity": "0.9 J", "charge": "0 W"}
     run = run_of("torch_fedavg", {"rounds": 3}, fleet=[{**BOARD, "count": 3}, {**BOARD, "battery": battery}])

@@ -62,6 +62,7 @@ def test_a_loop_like_local_sgd_is_local_sgd(method, more):
             assert torch.allclose(tensor, second[kind][name], atol=1e-6, rtol=0)
 
 
+@full
 def test_workers_and_serial_agree_whatever_the_loop_leaves_behind():
     """Equal results although the loop draws from every global generator and changes torch's settings."""
     before = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), random.getstate())

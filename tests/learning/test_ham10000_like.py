@@ -82,6 +82,7 @@ def test_images_follow_their_own_seed_and_no_limit() -> None:
     assert first.y_train.unique().numel() >= 3  # a limit takes what comes in random order
 
 
+@full
 def test_stripes_tell_the_class() -> None:
     """By NumPy: most power, beyond that of the lesion's shape, lies at its number of waves across the image."""
     data = some(side=64, train_limit=800, normalise="none")

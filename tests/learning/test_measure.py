@@ -128,6 +128,7 @@ def test_published_bytes_one_way() -> None:
     assert resnet.drop_single
 
 
+@full
 @pytest.mark.parametrize(
     ("name", "count"),
     thinned([("resnet18_bn", 3), ("torchvision:resnet18", 2), ("torchvision:vit_b_16", 3)], [("resnet18_bn", 3)]),

@@ -53,6 +53,7 @@ def test_memory_is_the_large_networks():
     assert found == pytest.approx(wanted, abs=4)
 
 
+@full
 def test_a_clock_of_terms_takes_the_large_networks_seconds():
     speeds = {
         "flops_per_s": "1 GFLOP/s", "clock": {"name": "terms", "flops": "2 ns", "steps": "1 ms"},

@@ -181,6 +181,7 @@ def test_torchs_counter_counts_what_is_charged(trained: set[str] | None) -> None
     assert counter.get_total_flops() == 5 * profile.train_flops(frozen)
 
 
+@full
 def test_work_between_the_products_by_hand() -> None:
     """Rates and their sources: `learning/measure/elementwise.py`. Nothing is left without a price."""
     profile = profile_of()

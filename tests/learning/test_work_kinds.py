@@ -36,7 +36,7 @@ NETWORKS = {
     *("densenet169", "vgg13_bn"),
 }
 OWN = ["lenet5", "cnn_mnist", "resnet18_gn", "resnet18_bn", "vgg11_gn", "alexnet_small", "fcnn", "cnn_cifar10"]
-SHORT = {"squeezenet1_1", "lenet5", "attention", "shared", "lstm"}
+SHORT = {"lenet5", "attention", "shared", "lstm"}
 
 
 class Attention(nn.Module):

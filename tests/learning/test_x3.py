@@ -52,7 +52,7 @@ def inner(of: CostProfile, share: float) -> Submodel:
 # --- the size of a model ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "classes"), spread(MODELS, 2))
+@pytest.mark.parametrize(("name", "classes"), spread(MODELS, 1))
 def test_multiply_accumulates_are_those_printed(name: str, classes: int) -> None:
     """SVHN has the images and classes of CIFAR-10, so these are all eight pairs of the paper."""
     of = cost_profile(name, classes)

@@ -313,8 +313,7 @@ def test_a_timing_only_run_trains_the_whole_model():
 @pytest.mark.parametrize(
     ("model", "changes"),
     [
-        (MODELS[0], {}),
-        *(pytest.param(model, {}, marks=full) for model in MODELS[1:]),
+        *(pytest.param(model, {}, marks=full) for model in MODELS),
         pytest.param("tests.plugins.own_networks:Volume", {}, marks=full),
         pytest.param("tests.plugins.own_networks:Sequence", {}, marks=full),
         (MODELS[0], {"hessian_of": "linear", "lanczos_starts": 2, "lanczos_steps": 4, "probe_samples": 3}),

@@ -325,6 +325,7 @@ def test_the_only_width_is_fedavg():
             torch.testing.assert_close(tensor, weights[1][name], atol=1e-6, rtol=0)
 
 
+@full
 def test_the_same_seed_gives_the_same_run():
     """Tiers and widths come from the run's seed."""
     prints = [fingerprint(run(mixed_scenario(method="fjord", seed=seed)).learner.weights()) for seed in (3, 3, 4)]

@@ -100,6 +100,7 @@ def test_a_target_that_nobody_reached(runs):
     assert "not reached" in rendered(found)
 
 
+@full
 def test_one_configuration_is_told_without_a_rival(runs):
     found = findings_of(*study_of([run for run in runs if run.method == "fedavg"]), [])
     said = answer(found)

@@ -46,7 +46,7 @@ def test_there_are_golden_tables() -> None:
 @pytest.mark.golden
 @pytest.mark.parametrize(
     "folder",
-    thinned(SHIPPED, [Path("golden/quickstart"), Path("golden/fedpmt_table_5_3_timing")]),
+    thinned(SHIPPED, [Path("golden/quickstart")]),
     ids=lambda folder: folder.name,
 )
 def test_what_was_stored_is_what_comes_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
