@@ -2,7 +2,7 @@
 
 EDGESIM_TEST_SIZE, which the make targets set, is one of
 
-- quick: one in eight of the short tests of every file, and none that searches or starts a process; `make quick`
+- quick: one in four of the short tests of every file, and none that searches or starts a process; `make quick`
 - short: representatives of every kind of test, few cases of each; `make test`, and what pytest does by itself
 - rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
 - all: every test, at full size, in one go, and with them what is marked `thorough`
@@ -76,10 +76,10 @@ def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
     return pytest.param(*(value if type(value) is tuple else (value,)), marks=mark)  # a named tuple is one value
 
 
-QUICK = 8  # a quick run has one in so many of the short tests of a file that neither search nor start a process
+QUICK = 4  # a quick run has one in so many of the short tests of a file that neither search nor start a process
 CASES = 2  # a short run has at most so many cases of a parametrised test, evenly spread: the first and the last
 # But in these folders, whose cases are kinds of methods, files and pages, so many, and not the same of each test.
-TURNS = {"contracts": 4, "conventions": 6, "docs": 6}
+TURNS = {"contracts": 4, "conventions": 6, "docs": 4}
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:

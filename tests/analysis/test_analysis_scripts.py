@@ -171,6 +171,7 @@ def test_time_energy_pareto(here, capsys):
     assert (half["on_front"], half["dominated_by"], whole["on_front"]) == ("False", "frequency=whole", "True")
 
 
+@full
 def test_cost_over_theta(here, capsys):
     """The two lines cross where (1 - theta) x the seconds saved are theta x the joules spent for that."""
     main_of("cost_over_theta.py")(Path("study.toml"), out=here / "theta")

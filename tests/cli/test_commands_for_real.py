@@ -117,6 +117,7 @@ def test_a_script_may_give_a_file_or_a_mapping_and_no_folder(tmp_path: Path) -> 
         edgesim.open(tmp_path)
 
 
+@full
 def test_overrides_are_laid_over_whatever_is_given(tmp_path: Path) -> None:
     """A file, a mapping and an object."""
     (tmp_path / "tiny.toml").write_text(TINY)

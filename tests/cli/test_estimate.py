@@ -133,6 +133,7 @@ def test_run_costs_what_was_estimated(digits, changes, asked):
     assert 0 < found["host_minutes"] < 10
 
 
+@full
 @pytest.mark.parametrize(
     "changes",
     [

@@ -103,6 +103,7 @@ def test_costs_alone_need_no_runs(small: Path, capsys: pytest.CaptureFixture[str
     assert rows[3] == ["lg_fedavg", "1", "0.2118", "0.2118"]
 
 
+@full
 def test_without_runs_of_fedavg_one_line(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,7 +113,7 @@ def in_devices(simulation: Any) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("name", spread(RUNS, 4))
+@pytest.mark.parametrize("name", thinned(RUNS, ["sync", "peers, links that fail"]))
 def test_a_merge_counts_what_a_run_that_ends_there_has_spent(name):
     """For every merge of a run: a run that stops there breaks off the jobs in flight and charges them."""
     runs = {count: simulate_null(given(name, count)) for count in (1, 2, 4)}

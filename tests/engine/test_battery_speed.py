@@ -42,6 +42,7 @@ def one_by_one(self, job: Job, usage, joules) -> None:
                 since_s += leg_s
 
 
+@full
 @pytest.mark.parametrize(
     "changes",
     [

@@ -94,6 +94,7 @@ def test_ctrl_c_is_not_answered_by_training(here: Path, training: list[int]) -> 
     assert (run.status, run.manifest["rounds"], run.saved_weights) == ("interrupted", 6, [])
 
 
+@full
 @pytest.mark.kills
 @pytest.mark.workers
 def test_a_worker_that_dies_takes_nobody_s_time(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,6 +401,7 @@ def test_a_made_up_file_of_answers_comes_to_an_end(here: Path, monkeypatch: pyte
     assert code and err.count("\n") == 1 and err.startswith(f"error: {FOLDER}/{ROWS}: cannot be used; remove it"), err
 
 
+@full
 def test_a_run_that_is_read_only_is_replayed_elsewhere(training: list[int]) -> None:
     """With all its answers. The superuser may write everywhere, so this test is somebody else meanwhile."""
     with tempfile.TemporaryDirectory() as place:

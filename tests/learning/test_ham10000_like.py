@@ -97,6 +97,7 @@ def test_stripes_tell_the_class() -> None:
         assert abs(rings[np.argmax(mine / others)] - WAVES[label]) <= 1
 
 
+@full
 @pytest.mark.parametrize(("replicate", "share"), [("released", 650), ("corrected", 355), ("none", 80)])
 @pytest.mark.parametrize(
     "partition",

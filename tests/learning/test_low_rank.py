@@ -176,6 +176,7 @@ def thin(method: Any, protocol: str = "sync", **changes: Any) -> Any:
     return mixed_scenario(method=method, protocol=COORDINATORS[protocol], encoding=encoding, **changes)
 
 
+@full
 @pytest.mark.parametrize(("method", "protocol"), spread(CASES, 1))
 def test_runs_are_timed_answered_and_resumed(method: str, protocol: str, tmp_path: Any) -> None:
     """Without training jobs and rounds are the same; another run finds all answers; one cut off ends as the whole."""

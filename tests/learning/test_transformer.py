@@ -246,6 +246,7 @@ def test_what_does_not_fit_is_one_line(keys: dict[str, int], shape: tuple[int, .
 # --- methods ------------------------------------------------------------------------------------------------------
 
 
+@full
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper", "fedbn"])
 def test_methods_train_it(method: str) -> None:
     simulation = run(digits_scenario(**SCENARIO, method=method))

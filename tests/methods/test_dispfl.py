@@ -165,6 +165,7 @@ def test_bytes_of_a_model():
     assert Encoding(zeros="bitmap").nbytes(held) == 2205
 
 
+@full
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "maskable", "nbytes", "saved_flops"),
     [

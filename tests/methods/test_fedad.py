@@ -333,6 +333,7 @@ def test_charged_is_what_was_done(model, changes, monkeypatch):
     assert jobs[jobs["task"] == "train"]["flops"].nunique() > 1
 
 
+@full
 def test_where_ratios_come_from():
     """A constant; the mean of rank over side of all channels, which NumPy finds as well; and no exchange for either."""
     constant = run(digits(method={"rate_source": "fixed", "fixed_ratio": 0.9}))

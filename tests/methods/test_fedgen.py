@@ -33,7 +33,7 @@ from tests.methods.plain_torch import (
     weights_of,
 )
 from tests.methods.recorded import close_to, record
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 TRAIN = 168448 + 168448 + 150016  # FLOPs a sample of cnn_digits, whose head has 128 x 10 weights
 PARAMS, FEATURES, CLASSES, NOISE, HIDDEN = 6090, 128, 10, 32, 256
@@ -200,6 +200,7 @@ def test_work(alpha, beta):
     assert set(jobs[jobs["round"] == 1]["flops"]) == {40 * TRAIN + more}
 
 
+@full
 def test_the_server_pays_for_its_training():
     """Six heads; a step takes forward, both gradients of the last layer and one of the first, of 32 samples.
 
@@ -212,6 +213,7 @@ def test_the_server_pays_for_its_training():
     assert simulation.tables["rounds"].frame()["server_s"].tolist() == pytest.approx([flops / 1e9] * 2)
 
 
+@full
 def test_with_both_factors_at_0_it_is_fedavg():
     """Up to rounding: every device's model and the mean."""
     weights = [

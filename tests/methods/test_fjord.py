@@ -276,6 +276,7 @@ def test_devices_train_in_slices(model, distill, monkeypatch):
     assert widths == {(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)}
 
 
+@full
 @pytest.mark.parametrize("changes", [{"distill": True}, {"widths": [0.25, 1.0], "tiers": "speed"}])
 @pytest.mark.parametrize("model", ["cnn_digits", NORMED])
 def test_charged_is_what_was_done(model, changes, monkeypatch):

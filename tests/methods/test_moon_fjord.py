@@ -171,6 +171,7 @@ def test_devices_train_in_slices(model, monkeypatch):
     assert any(job.assignment.device_state is None for job in jobs[4:])
 
 
+@full
 def test_newcomers_may_compare_with_what_they_receive():
     """`first_previous` "received": other weights from the second round on, the same tables of jobs."""
     few = {"name": "uniform", "count": 2}

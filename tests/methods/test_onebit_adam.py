@@ -219,6 +219,7 @@ def test_updates_that_count_nothing_leave_the_model() -> None:
 UP = {"name": "onebit_adam", "warm_up": 1}
 
 
+@full
 def test_signs_are_timed_answered_and_resumed(tmp_path: Any) -> None:
     """With signs from the second round on: as the common contracts have it of the warm-up."""
     check_whole_runs(partial(mixed_scenario, method=UP, protocol=COORDINATORS["deadline"]), tmp_path)

@@ -106,6 +106,7 @@ def test_ten_whole_models(column: str, params: int, mib: float) -> None:
     assert round(dense_mib(column), 1) == mib == published("FedAvg", column) == published("DFedSAM", column)
 
 
+@full
 @pytest.mark.parametrize(("column", "partition", "mib"), [("HAM", "Dir", 346.2), ("C10", "Pat", 115.1)])
 def test_what_pruning_left(column: str, partition: str, mib: float) -> None:
     """0.39 x 887.77 = 346.23 and 0.27 x 426.25 = 115.09; the paper prunes biases and normalisation on paper, too.

@@ -60,6 +60,7 @@ def test_what_was_stored_is_what_comes_out(folder: Path, monkeypatch: pytest.Mon
 # --- what is found ----------------------------------------------------------------------------------------------
 
 
+@full
 def test_an_unchanged_project_agrees_and_its_tables_are_not_touched(here: Path) -> None:
     before = contents(here)
     assert call("check", "golden") == Done(0, "golden: as stored (2 cells, 8 numbers, 4 jobs)\n", PROGRESS)

@@ -293,6 +293,7 @@ def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: 
     assert again.startswith("running: data=digits,seed=1; 1 left, about ") and last == "2 of 2: data=digits,seed=1"
 
 
+@full
 @pytest.mark.process
 def test_what_another_process_trains_is_not_trained_beside_it(here: Path) -> None:
     """Under two networks a seed is trained once; of the first seed the other process has the first network."""
