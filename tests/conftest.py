@@ -72,9 +72,9 @@ def simulate_null(scenario: edgesim.Scenario) -> Simulation:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Look for no garbage among modules and tests, which stay, and seldom in what tests make.
+    """Look for no garbage among modules and tests, which stay: it takes longer than to load them.
 
-    It would take longer than to load them, and a tenth of the time of the tests.
+    In what tests make it is looked for less often than Python does by itself.
     """
     gc.disable()
     try:

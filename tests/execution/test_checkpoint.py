@@ -20,7 +20,7 @@ from edgesim.files.atomic import growing_file
 from edgesim.learning.train.trainer import Trainer
 from edgesim.runs.simulate import simulate
 from tests.calling import call, names
-from tests.sizes import full, spread
+from tests.sizes import full
 
 FILE = ".run.checkpoint"
 RUN = ("run", "scenario.toml", "--out", "run", "--set", "stop.rounds=6", "--quiet")
@@ -214,7 +214,7 @@ def test_stamps_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize(("change", "trained"), spread([("network.latency=1", 4), ("training.lr=0.2", 12)], 1))
+@pytest.mark.parametrize(("change", "trained"), [("network.latency=1", 4), ("training.lr=0.2", 12)])
 def test_what_another_scenario_saved_is_used_where_it_fits(
     here: Path, training: list[int], change: str, trained: int
 ) -> None:
