@@ -28,7 +28,7 @@ decisions: .venv/demo  ## Run the studies of all example decisions and write the
 # CONTRIBUTING.md says what each of these shows, and how long it takes.
 test: .venv/dev tests  ## Install with the development tools and run the short tests
 
-quick: .venv/dev  ## Run a sample of the short tests, one in eight of every file
+quick: .venv/dev  ## Run a sample of the short tests, one in four of every file
 	EDGESIM_TEST_SIZE=quick $(PYTEST)
 
 test-rest: .venv/dev  ## Run what `make test` leaves out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -67,6 +68,21 @@ def simulate_null(scenario: edgesim.Scenario) -> Simulation:
     simulation = Simulation(assemble(scenario), NullBackend(), Silent())
     simulation.run()
     return simulation
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among modules and tests, which stay: it takes longer than to load them.
+
+    In what tests make it is looked for less often than Python does by itself.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000)
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

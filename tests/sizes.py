@@ -2,8 +2,8 @@
 
 EDGESIM_TEST_SIZE, which the make targets set, is one of
 
-- quick: one in eight of the short tests of every file, and none that searches or starts a process; `make quick`
-- short: representatives of every kind of test, at most four cases of one; `make test`, and what pytest does by itself
+- quick: one in four of the short tests of every file, and none that searches or starts a process; `make quick`
+- short: representatives of every kind of test, few cases of each; `make test`, and what pytest does by itself
 - rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
 - all: every test, at full size, in one go, and with them what is marked `thorough`
 - nightly: as all, with ten times the examples, drawn anew each time; `make test-nightly`
@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 import pytest
 from hypothesis import Phase, is_hypothesis_test, settings
@@ -75,9 +76,10 @@ def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
     return pytest.param(*(value if type(value) is tuple else (value,)), marks=mark)  # a named tuple is one value
 
 
-QUICK = 8  # a quick run has one in so many of the short tests of a file that neither search nor start a process
-CASES = 4  # a short run has at most so many cases of a parametrised test, evenly spread
-ALL_CASES = {"contracts", "conventions", "docs"}  # but in these folders: each method's kind, file and page counts
+QUICK = 4  # a quick run has one in so many of the short tests of a file that neither search nor start a process
+CASES = 2  # a short run has at most so many cases of a parametrised test, evenly spread: the first and the last
+# But in these folders, whose cases are kinds of methods, files and pages, so many, and not the same of each test.
+TURNS = {"contracts": 4, "conventions": 6, "docs": 4}
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -106,13 +108,26 @@ def _more_cases(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Return the cases of parametrised tests that a short run leaves out."""
     cases = defaultdict(list)
     for item in items:
-        if ALL_CASES.isdisjoint(item.path.parts):
-            cases[item.nodeid.partition("[")[0]].append(item)
+        cases[item.nodeid.partition("[")[0]].append(item)
     left_out: set[pytest.Item] = set()
-    for same in cases.values():
-        kept = {round(place * (len(same) - 1) / (CASES - 1)) for place in range(CASES)}
-        left_out |= {item for place, item in enumerate(same) if len(same) > CASES and place not in kept}
+    for test, same in cases.items():
+        kept = _kept(test, len(same))
+        left_out |= {item for place, item in enumerate(same) if place not in kept}
     return left_out
+
+
+def _kept(test: str, count: int) -> set[int]:
+    """Return the places of the cases of a test that a short run keeps of so many.
+
+    Where tests take turns, the name of a test says which case it begins with, so that tests of the same cases have
+    all of them among them.
+    """
+    most = next((TURNS[folder] for folder in Path(test.partition("::")[0]).parts if folder in TURNS), None)
+    if count <= (most or CASES):
+        return set(range(count))
+    if most is None:
+        return {round(place * (count - 1) / (CASES - 1)) for place in range(CASES)}
+    return {(crc32(test.encode()) + round(place * count / most)) % count for place in range(most)}
 
 
 def _has_more_examples(item: pytest.Item) -> bool:

@@ -54,6 +54,7 @@ def test_energy_breakdown(two_runs, tmp_path):
         assert label in drawn
 
 
+@full
 def test_completion_time(two_runs, tmp_path, capsys):
     main_of("completion_time.py")([run.folder for run in two_runs], out=tmp_path / "time")
     rows = table_of(capsys.readouterr().out)
@@ -79,6 +80,7 @@ def test_the_curve_is_that_of_kaplan_and_meier():
     assert curve["share"].tolist() == pytest.approx([1, 3 / 4, 3 / 4, 3 / 8, 0])
 
 
+@full
 def test_completion_time_has_no_mean_over_the_runs_that_reached_the_target(fake_run, tmp_path, capsys):
     """Two of three seeds arrive, at 10 and 20 s: the median of three is 20 s, a mean of the two would be 15 s."""
     curves = ((0.6, 0.6, 0.6), (0.2, 0.6, 0.6), (0.2, 0.3, 0.3))
@@ -154,6 +156,7 @@ def here(tiny, monkeypatch):
     return tiny
 
 
+@full
 def test_time_energy_pareto(here, capsys):
     main_of("time_energy_pareto.py")(Path("study.toml"), out=here / "pareto")
     half, whole = table_of(capsys.readouterr().out)
@@ -168,6 +171,7 @@ def test_time_energy_pareto(here, capsys):
     assert (half["on_front"], half["dominated_by"], whole["on_front"]) == ("False", "frequency=whole", "True")
 
 
+@full
 def test_cost_over_theta(here, capsys):
     """The two lines cross where (1 - theta) x the seconds saved are theta x the joules spent for that."""
     main_of("cost_over_theta.py")(Path("study.toml"), out=here / "theta")
@@ -182,6 +186,7 @@ def test_cost_over_theta(here, capsys):
     )
 
 
+@full
 def test_dvfs_deadline(here, capsys):
     """8 s allow the lowest frequency, a fifth of the highest, with its 25th part of the joules; 1 s does not.
 
@@ -197,6 +202,7 @@ def test_dvfs_deadline(here, capsys):
     assert joules["just_in_time", 8] < joules["just_in_time", 1] < joules["max", 1] == pytest.approx(joules["max", 8])
 
 
+@full
 def test_bandwidth(here, capsys):
     """Every round moves a model of 4 bytes a parameter to and from each device, whatever the band."""
     main_of("bandwidth.py")(Path("base.toml"), ["200 kHz", "2 MHz"], here / "band")
@@ -209,6 +215,7 @@ def test_bandwidth(here, capsys):
     assert wide["bits_per_s_per_hz"] < narrow["bits_per_s_per_hz"]
 
 
+@full
 def test_device_clock(here, capsys):
     """All 103 steps of the Pi 4 are predicted without their family, within the limit of the page on device times."""
     runs = sorted(here.glob("runs/studies/study/*/*seed=1"))
@@ -226,6 +233,7 @@ def test_device_clock(here, capsys):
         main_of("device_clock.py")([], "abacus", 20, here / "clock")
 
 
+@full
 def test_timing_table(here, capsys):
     """As stored, and again after one number of one job was changed by a millionth."""
     folder = here / "golden"

@@ -101,6 +101,7 @@ def test_a_run_of_peers(tmp_path, capsys):
     assert crossings == []  # pruning saves time and energy alike
 
 
+@full
 def test_a_run_with_a_server(tmp_path, capsys):
     """Two of five devices compute; of what the server receives, two models, a device bears a fifth."""
     edgesim.run(
@@ -120,6 +121,7 @@ def test_a_run_with_a_server(tmp_path, capsys):
     assert everything["time_s"] == pytest.approx(ROUNDS * (flops / 16e12 + 8 * (nbytes + nbytes) / 1e9), rel=1e-5)
 
 
+@full
 def test_runs_of_other_devices_have_no_count_of_the_paper(tmp_path, capsys):
     """The paper's prices are those of its GPU; what the rounds of any run took stands in its ledger."""
     edgesim.run(digits_scenario(stop={"rounds": 2}), out=tmp_path / "phones")

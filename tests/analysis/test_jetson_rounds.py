@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 import edgesim
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "analysis" / "jetson_rounds.py"))
 
 
+@full
 @pytest.mark.parametrize("epochs", spread([3, 5], 1))
 def test_rounds_of_more_epochs_are_within_the_bounds(epochs: int) -> None:
     """Seconds within 5 %, corrected joules within 8 %; 0.3 % and 3.5 % when this was written."""

@@ -43,6 +43,7 @@ def test_an_optimum_is_the_best_of_its_epochs():
     assert found.of_device(4, 6).tolist() == np.min(each, axis=0).tolist()
 
 
+@full
 def test_the_common_model_is_that_of_the_epoch_with_the_least_mean_loss():
     found = optima()
     shards = found.trainer.shards

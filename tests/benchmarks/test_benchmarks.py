@@ -196,11 +196,14 @@ def test_rivals_run_beside_ours_or_are_said_to_be_left_out(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        (["--rivals", "no/such/folder"], "--rivals: must be a folder, got 'no/such/folder'"),
-        (["--rivals", ".", "pfl"], "--rivals: needs NAME=COMMAND after the folder, got 'pfl'"),
-        (["--workloads", "W9"], "--workloads: must be of W1, W2, W3, got 'W9'"),
-    ],
+    thinned(
+        [
+            (["--rivals", "no/such/folder"], "--rivals: must be a folder, got 'no/such/folder'"),
+            (["--rivals", ".", "pfl"], "--rivals: needs NAME=COMMAND after the folder, got 'pfl'"),
+            (["--workloads", "W9"], "--workloads: must be of W1, W2, W3, got 'W9'"),
+        ],
+        [(["--workloads", "W9"], "--workloads: must be of W1, W2, W3, got 'W9'")],
+    ),
 )
 def test_a_wrong_word_is_named(words: list[str], says: str) -> None:
     command = [sys.executable, str(FOLDER / "rivals.py"), "--quick", *words]

@@ -11,6 +11,7 @@ from benchmarks.devices import catalogue, measured, page, trust
 from edgesim.config import device_profiles
 from edgesim.core.work import KINDS, UPDATE_BYTES
 from edgesim.world.clocks import fit
+from tests.sizes import full
 
 # Each figure when it was last looked at: a change to fits or data may not make one worse by a thousandth.
 STOOD = {
@@ -46,6 +47,7 @@ def test_every_figure_keeps_its_limit_and_gets_no_worse(figure):
         assert figure.value <= stood + 0.001
 
 
+@full
 def test_the_page_is_current(capsys):
     page.main(["--check"])
     assert "FAIL" not in capsys.readouterr().out

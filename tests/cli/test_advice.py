@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.calling import call
+from tests.sizes import full
 
 BASE = """
 partition = { name = "sizes", samples_per_device = 500 }
@@ -72,6 +73,7 @@ def test_a_block_over_its_profile(write):
     assert found["fleet.0.cpu.frequency"][0] == "profile raspberry_pi_4"
 
 
+@full
 def test_a_part_of_another_name_replaces_what_lies_below(write):
     """The latency of base.toml is that of links that are not used."""
     write('network = { name = "fixed", up = 1e6, down = 1e6, latency = 0.5 }\n', name="base.toml", fleet="")

@@ -18,6 +18,7 @@ from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError, DataError, EdgesimError
 from edgesim.reports.load import Run
 from tests.calling import TINY, Done, call
+from tests.sizes import full
 
 TARGETS = "evaluation.targets=[0.05, 0.99]"
 CIFAR10_SUFFIXES = [5_553_600, 5_859_600, 6_959_600, 10_319_600, 14_761_200]  # training FLOPs of the last 1 to 5 layers
@@ -68,6 +69,7 @@ def test_table_shows_both_runs(runs: dict[str, tuple[Path, Done]]) -> None:
     ]
 
 
+@full
 def test_plot_draws_both_runs(runs: dict[str, tuple[Path, Done]], tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     png, svg = tmp_path / "figures" / "both.png", tmp_path / "figures" / "both.svg"
@@ -115,6 +117,7 @@ def test_a_script_may_give_a_file_or_a_mapping_and_no_folder(tmp_path: Path) -> 
         edgesim.open(tmp_path)
 
 
+@full
 def test_overrides_are_laid_over_whatever_is_given(tmp_path: Path) -> None:
     """A file, a mapping and an object."""
     (tmp_path / "tiny.toml").write_text(TINY)
@@ -230,6 +233,7 @@ def test_card_takes_another_input() -> None:
     assert (found["params"], found["forward_flops"]) == (64 * 3 + 3, 2 * 64 * 3)
 
 
+@full
 def test_a_model_may_be_a_table_of_keys() -> None:
     """Adapters of rank 4 on one layer from 32 to 96 numbers, in each of two blocks."""
     table = '{ name = "hf", config = "tiny-gpt2", lora = { r = 4 } }'
@@ -240,6 +244,7 @@ def test_a_model_may_be_a_table_of_keys() -> None:
     )
 
 
+@full
 def test_schema_describes_scenario_files() -> None:
     schema = json.loads(call("schema").out)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"

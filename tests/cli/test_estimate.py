@@ -17,7 +17,7 @@ from edgesim.runs.simulate import Silent, Simulation
 from edgesim.runs.training import assemble_all
 from tests.calling import call
 from tests.conftest import simulate_null
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 # CNN-CIFAR10: FLOPs of a forward pass, 2 x outputs x inputs of each, and parameters, layer by layer.
 FORWARD = (2 * 28 * 28 * 16 * 75, 2 * 10 * 10 * 32 * 400, 2 * 800 * 500, 2 * 500 * 300, 2 * 300 * 10)
@@ -65,6 +65,7 @@ def test_totals_of_equal_rounds(timing):
     assert 0 < found["host_minutes"] < 1  # nothing is trained, but simulating takes time too
 
 
+@full
 def test_a_method_that_learns_from_results_is_priced_by_its_first_plan(digits):
     everybody = {"selection": "all"}  # so that all rounds are equal
     known, priced = (
@@ -132,6 +133,7 @@ def test_run_costs_what_was_estimated(digits, changes, asked):
     assert 0 < found["host_minutes"] < 10
 
 
+@full
 @pytest.mark.parametrize(
     "changes",
     [
@@ -153,13 +155,14 @@ def test_work_in_flight_is_estimated_once(digits):
     assert found["flops"] == pytest.approx(last["total_flops"], rel=0.1)
 
 
+@full
 def test_a_limit_on_time_is_the_most_that_a_run_takes(digits):
     """The first round alone would take longer."""
     whole = estimate(digits(stop={"rounds": 1})).totals["sim_time_s"]
     assert estimate(digits(stop={"sim_time": whole / 2})).totals["sim_time_s"] == whole / 2
 
 
-@pytest.mark.parametrize("method", [{"name": "dfedavg", "reuse": 2}, {"name": "dadpfl", "reuse": 2}])
+@pytest.mark.parametrize("method", spread([{"name": "dfedavg", "reuse": 2}, {"name": "dadpfl", "reuse": 2}], 1))
 def test_peers_pay_for_what_they_exchange_and_wait(digits, method):
     # A device hears three others, a message of 6090 parameters each; of the first round everything is foreseen.
     energy = {"name": "power", "idle": "1 W", "busy": "4 W", "transmit": "1 W", "receive": "0.5 W"}
@@ -187,6 +190,7 @@ def test_who_is_not_there_at_first_is_priced_as_well(digits, tmp_path):
     assert found.totals["jobs"] > 0 and found.totals["sim_time_s"] > 0
 
 
+@full
 def test_memory_is_that_of_the_closed_form(digits):
     scenario = digits()
     images = 1797 * (64 * 4 + 8)  # float32 pixels and an int64 label
@@ -317,6 +321,7 @@ def test_several_sessions_cost_what_they_run_for(timing):
     assert set(found.blocks["session"]) == {"all", "slow"}
 
 
+@full
 def test_sessions_that_take_long_go_on_as_they_went(timing, digits, monkeypatch):
     """Rounds without chance are all alike, so that the first few tell the last."""
     apart = [{"name": "one", "devices": [[0, 1]]}, {"name": "two", "devices": [[2, 4]], "stop": {"sim_time": 900.0}}]

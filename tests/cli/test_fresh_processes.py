@@ -10,7 +10,7 @@ import pytest
 
 from edgesim.cli.app import command_line
 from tests.calling import TINY, call
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 DATA = Path(__file__).parents[1] / "world" / "data" / "traces"
 GOLDEN = Path(__file__).parents[2] / "golden" / "quickstart"
@@ -113,6 +113,7 @@ def test_every_command_is_tried() -> None:
     assert sorted(found) == sorted(COMMANDS)
 
 
+@full
 @pytest.mark.process
 @pytest.mark.parametrize("command", thinned(COMMANDS, keep=_SHORT))
 def test_a_command_loads_all_that_it_needs(place: Path, command: str) -> None:

@@ -27,6 +27,7 @@ from edgesim.records.manifest import MANIFEST, NEXT, read_file
 from edgesim.studies.runs import check_owner
 from tests.calling import TINY, call
 from tests.records.written import seal_again
+from tests.sizes import full
 
 NO_TEXT = "n\udcff\udcfe"  # as Python gives the bytes n, 0xff, 0xfe of a name
 
@@ -272,6 +273,7 @@ def test_a_table_without_end(place: Path) -> None:
     assert "run/rounds.parquet: needs 1024.0 GiB of memory" in line_of("table", "run")
 
 
+@full
 def test_a_large_table_is_not_held_in_memory_before_its_digest_fits(tmp_path: Path) -> None:
     path = tmp_path / "rounds.parquet"
     path.write_bytes(b"")

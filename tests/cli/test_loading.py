@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sizes import full
+
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "quickstart.toml"
 HEAVY = ("torch", "torchvision", "pandas", "sklearn", "scipy", "seaborn", "matplotlib", "networkx", "pyarrow", "numpy")
 SHOW = f"""
@@ -36,6 +38,7 @@ def test_what_only_tells_loads_nothing(words: tuple[str, ...]) -> None:
     assert loaded(*words) == set()
 
 
+@full
 @pytest.mark.process
 def test_validate_loads_torch_and_little_else() -> None:
     """Other methods and data sets than the scenario's, which have libraries of their own, are left alone."""
@@ -43,5 +46,6 @@ def test_validate_loads_torch_and_little_else() -> None:
     assert loaded("validate", str(SCENARIO)) <= {"torch", "numpy", "scipy", "pandas", "pyarrow"}
 
 
+@full
 def test_a_device_needs_no_torch() -> None:
     assert loaded("device", "raspberry_pi_4") & {"torch", "seaborn", "matplotlib", "sklearn"} == set()

@@ -14,7 +14,7 @@ from edgesim.config.origin import Layers
 from edgesim.config.plugins import meant, places_of
 from edgesim.runs.warnings import of_text
 from tests.calling import TINY, call
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 STUDY = "name = 's'\nbase = 'scenario.toml'\ncolumns = ['sim_time_s']\n[axes]\nseed = [1]\n"
 
@@ -31,6 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- advice -----------------------------------------------------------------------------------------------------
 
 
+@full
 def test_a_model_without_a_shape_is_told_of_the_options_of_its_command(here: Path) -> None:
     (here / "my_net.py").write_text(
         "from torch import nn\n\ndef Net() -> nn.Module:\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgesim.cli.printing import GridColumn, print_grid, print_prose, print_table
-from tests.sizes import examples
+from tests.sizes import examples, full
 
 NUMBERS = st.one_of(st.integers(0, 10**15).map(str), st.floats(0, 1).map("{:.4f}".format), st.just("-"))
 NAMES = st.from_regex(r"[a-z][a-z0-9_:=,.]{0,30}", fullmatch=True)
@@ -32,6 +32,7 @@ def tables(draw: st.DrawFn) -> list[GridColumn]:
     return [GridColumn(draw(headings), draw(cells)) for _ in range(draw(st.integers(1, 12)))]
 
 
+@full
 @settings(max_examples=examples(60), deadline=None)
 @given(columns=tables(), width=st.integers(20, 200))
 def test_nothing_is_cut_and_lines_fit_if_they_can(columns: list[GridColumn], width: int) -> None:

@@ -11,7 +11,7 @@ from edgesim.cli.scenarios import templates
 from edgesim.config.device_profiles import Profile
 from edgesim.studies.study import load_study
 from tests.calling import call, names
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 TEMPLATES = ["quickstart", "jetson-factory", "peers", "phones-lte", "pi-classroom", "solar-sensors"]
 
@@ -30,6 +30,7 @@ def test_which_templates_there_are(at: Path) -> None:
     assert names(at) == []
 
 
+@full
 @pytest.mark.parametrize("template", spread(TEMPLATES, 1))
 def test_a_template_runs_at_once(at: Path, template: str) -> None:
     """Its scenario warns of nothing, and trains; its study can be planned, and each of its cells times a round."""

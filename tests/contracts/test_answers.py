@@ -23,6 +23,7 @@ from tests.contracts.support import (
 )
 from tests.contracts.test_backends import TROUBLE
 from tests.contracts.test_checkpoint import CASES, trained
+from tests.sizes import spread
 
 __all__ = ["trained"]  # a fixture
 
@@ -78,7 +79,7 @@ def test_facts_of_the_world_are_not_for_the_server() -> None:
         found(scenario, None)
 
 
-@pytest.mark.parametrize("name", ["fedpns", "afd"])
+@pytest.mark.parametrize("name", spread(["fedpns", "afd"], 1))
 def test_plans_of_another_selection_are_not_taken(name: str, tmp_path: Path) -> None:
     """These methods plan from what was learned; in the first round all that they have learned is the same."""
     for selection in ("all", {"name": "uniform", "count": 2}, {"name": "uniform", "count": 3}):

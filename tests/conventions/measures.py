@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 
-from tests.conventions.source_tree import Source, imported, sources
+from tests.conventions.source_tree import Source, imported, nodes, sources, walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -24,7 +24,7 @@ _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 
 def doc_nodes(source: Source) -> Iterator[ast.Expr]:
     """Yield the docstrings of a file."""
-    for node in ast.walk(source.tree):
+    for node in nodes(source):
         if isinstance(node, Documented) and ast.get_docstring(node) is not None:
             first = node.body[0]
             assert isinstance(first, ast.Expr)
@@ -44,10 +44,9 @@ def lines_of(source: Source) -> tuple[set[int], set[int]]:
 
 def functions() -> Iterator[tuple[Source, Function]]:
     """Yield every function and method with its file."""
-    for source in sources():
-        for node in ast.walk(source.tree):
-            if isinstance(node, Function):
-                yield source, node
+    for source, node in walk():
+        if isinstance(node, Function):
+            yield source, node
 
 
 def function_lengths() -> list[int]:
@@ -63,12 +62,12 @@ def private_used_once() -> list[str]:
     found = []
     for source in sources():
         uses: Counter[str] = Counter()
-        for node in ast.walk(source.tree):
+        for node in nodes(source):
             if isinstance(node, ast.Name | ast.Attribute):
                 uses[node.id if isinstance(node, ast.Name) else node.attr] += 1
         found += [
             f"{source.at(node)} {node.name}"
-            for node in ast.walk(source.tree)
+            for node in nodes(source)
             if isinstance(node, Function) and node.name.startswith("_") and not node.name.endswith("__")
             if uses[node.name] == 1
         ]
@@ -80,7 +79,7 @@ def own_imports() -> dict[str, set[str]]:
     modules = {source.module for source in sources()}
     found: dict[str, set[str]] = {}
     for source in sources():
-        names = {name for node in ast.walk(source.tree) for name in imported(node)}
+        names = {name for node in nodes(source) for name in imported(node)}
         found[source.module] = {name for name in names & modules if not _is_package(name)} - {source.module}
     return found
 
@@ -120,10 +119,9 @@ def largest_circle() -> list[str]:
 def repeated_classes() -> dict[str, list[str]]:
     """Return the public class names that more than one file defines, with the places."""
     places: dict[str, list[str]] = defaultdict(list)
-    for source in sources():
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(source.at(node))
+    for source, node in walk():
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            places[node.name].append(source.at(node))
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
@@ -131,8 +129,7 @@ def asked_by_name() -> list[str]:
     """Return the calls of getattr and hasattr."""
     return [
         source.at(node)
-        for source in sources()
-        for node in ast.walk(source.tree)
+        for source, node in walk()
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
     ]
 

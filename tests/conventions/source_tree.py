@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +49,18 @@ def _source(path: Path) -> Source:
     dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     text = path.read_text(encoding="utf-8")
     return Source(path, dotted, text, ast.parse(text))
+
+
+@cache
+def nodes(source: Source) -> tuple[ast.AST, ...]:
+    """Return every node of a file."""
+    return tuple(ast.walk(source.tree))
+
+
+@cache
+def walk() -> Sequence[tuple[Source, ast.AST]]:
+    """Return every node of the package with its file."""
+    return [(source, node) for source in sources() for node in nodes(source)]
 
 
 def imported(node: ast.AST) -> list[str]:

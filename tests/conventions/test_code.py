@@ -14,16 +14,10 @@ from edgesim.config.plugins import ABSTRACT, PACKAGES, plugins_of
 from edgesim.core.job import Job, Prices
 from edgesim.records.schema import REAL, TABLES
 from edgesim.world.fleet import Fleet
-from tests.conventions.source_tree import ROOT, Source, imported, is_for_type_checkers, sources
+from tests.conventions.source_tree import ROOT, Source, imported, is_for_type_checkers, sources, walk
 
 FILE_LINES, TEST_LINES, NESTING = 700, 700, 3
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@cache
-def walk() -> Sequence[tuple[Source, ast.AST]]:
-    """Return every node of the package with its file."""
-    return [(source, node) for source in sources() for node in ast.walk(source.tree)]
 
 
 def functions() -> Iterator[tuple[Source, Function]]:

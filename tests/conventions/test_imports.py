@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 
 from packaging.requirements import Requirement
 
-from tests.conventions.source_tree import ROOT, Source, imported, loaded_at_import, package_of, sources
+from tests.conventions.source_tree import ROOT, Source, imported, loaded_at_import, nodes, package_of, sources, walk
 from tests.package.test_metadata import NAMED, PROJECT
 from tests.sizes import full
 
@@ -103,7 +103,7 @@ def test_no_arrow_against_the_table():
         if source.unit in ROOTS:
             continue
         allowed = {source.unit, *ARROWS.get(source.unit, set())}
-        for node in ast.walk(source.tree):
+        for node in nodes(source):
             reached = {unit_of(name) for name in imported(node)} & units - {"edgesim"}
             wrong += [f"{source.at(node)} imports {unit}" for unit in reached - allowed]
     assert wrong == []
@@ -122,12 +122,7 @@ def test_arrows_go_one_way():
 
 def test_every_arrow_is_used():
     """The table draws what is there: an arrow that nobody needs any more is taken out."""
-    used = {
-        (source.unit, unit_of(name))
-        for source in sources()
-        for node in ast.walk(source.tree)
-        for name in imported(node)
-    }
+    used = {(source.unit, unit_of(name)) for source, node in walk() for name in imported(node)}
     assert [(unit, other) for unit, others in ARROWS.items() for other in others if (unit, other) not in used] == []
 
 
@@ -135,8 +130,7 @@ def test_libraries_stay_where_they_belong():
     """torch is for learning, SimPy for the clock, plotting for the reports."""
     wrong = [
         f"{source.at(node)} imports {name}"
-        for source in sources()
-        for node in ast.walk(source.tree)
+        for source, node in walk()
         for name in imported(node)
         if source.unit not in LIBRARIES.get(name.split(".")[0], {source.unit})
     ]
@@ -232,8 +226,7 @@ EXTRAS = (
 
 
 def test_what_is_imported_is_a_dependency_and_nothing_else() -> None:
-    nodes = [node for source in sources() for node in ast.walk(source.tree)]
-    names = {name.partition(".")[0] for node in nodes for name in imported(node)}
+    names = {name.partition(".")[0] for _, node in walk() for name in imported(node)}
     known = packages_distributions()
     others = names - set(sys.stdlib_module_names) - {"edgesim"}
     used = {known.get(name, [name])[0].lower().replace("_", "-") for name in others}

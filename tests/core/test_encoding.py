@@ -58,6 +58,7 @@ def test_values_leftovers_and_one_bitmap() -> None:
     assert model.numbers(Payload(encoding=BITMAP), masked(model, 500)) == 1020
 
 
+@full
 @pytest.mark.parametrize(
     ("name", "classes", "nonzero", "nbytes"),
     spread(

@@ -94,6 +94,7 @@ def test_the_page(small: Path, tmp_path: Path) -> None:
     assert "- (2) `lg_fedavg`: The first layers stay" in page or "- (1) `lg_fedavg`: The first layers stay" in page
 
 
+@full
 def test_costs_alone_need_no_runs(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     SCRIPT["main"](small, "full", Path("none"), costs_only=True)
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
@@ -102,6 +103,7 @@ def test_costs_alone_need_no_runs(small: Path, capsys: pytest.CaptureFixture[str
     assert rows[3] == ["lg_fedavg", "1", "0.2118", "0.2118"]
 
 
+@full
 def test_without_runs_of_fedavg_one_line(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ import edgesim
 from edgesim.config.plugins import places_of
 from tests.conftest import digits_scenario
 from tests.docs.pages import ROOT, Block, Reader, blocks_of
+from tests.sizes import full
 
 README = ROOT / "README.md"
 MOST_BYTES = 7000
@@ -123,6 +124,7 @@ def test_the_readme_s_method_goes_part_of_the_way() -> None:
     np.testing.assert_allclose(models[0.25] - models[0.0], 0.25 * (mean - models[0.0]), atol=1e-6)
 
 
+@full
 @pytest.mark.usefixtures("written")
 def test_the_guide_s_method_is_fedprox() -> None:
     """With mu = 0 it is FedAvg; with mu > 0 it is not, but edgesim's own FedProx; its extra work has its price."""

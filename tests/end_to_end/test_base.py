@@ -93,6 +93,7 @@ def test_workers_and_serial_give_the_same_bits() -> None:
     assert all(torch.equal(value, other["params"][name]) for name, value in one["params"].items())
 
 
+@full
 def test_cohorts_stack_adapters_on_one_base() -> None:
     serial, cohort = (
         trained(assemble(scenario(LORA, backend=backend))) for backend in ("serial", {"name": "cohort", "workers": 1})

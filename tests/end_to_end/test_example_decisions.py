@@ -14,7 +14,7 @@ import pytest
 from edgesim.studies.study import load_study
 from tests.calling import call
 from tests.end_to_end.decision_values import FOLDER, recorded_values, values_in
-from tests.sizes import full, spread
+from tests.sizes import full, thinned
 from tests.studies.made_up import first_screen
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def test_the_page_has_the_question_and_the_command(name: str) -> None:
     assert f"scenarios/decisions/{name}.toml" in PAGE
 
 
-@pytest.mark.parametrize("name", spread(STUDIES, 2))
+@pytest.mark.parametrize("name", thinned(STUDIES, {"which_method"}))
 def test_the_report_says_in_words_what_the_page_says_by_hand(name: str) -> None:
     """Each effect of the report, with its interval, and each number of its grids stands in the section of the page."""
     said = first_screen(recorded_values(name))

@@ -13,7 +13,7 @@ import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.runs.assembly import assemble
 from tests.calling import call
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 OUTSIDE = "tests.outside"
 MLP = {"name": f"{OUTSIDE}.models:Mlp", "features": 2, "classes": 2, "hidden": 5}
@@ -97,6 +97,7 @@ def test_a_part_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytes
     assert call("validate", "scenario.toml") == (0, "scenario.toml: ok\n", "")
 
 
+@full
 @pytest.mark.parametrize("model", spread([f"{OUTSIDE}.models:Normed", "cnn_digits"], 1))
 def test_a_run_goes_on_from_saved_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Callable[..., edgesim.Scenario], model: str

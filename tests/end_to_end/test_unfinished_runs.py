@@ -8,7 +8,7 @@ import edgesim
 from tests.calling import call
 from tests.conftest import timing_scenario
 from tests.records.written import seal_again
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 STATUSES = {"interrupted": "interrupted", "failed": "failed", "running": "cut off"}  # nobody writes the last any more
 
@@ -43,6 +43,7 @@ def test_a_table_has_the_status_of_every_run(unfinished, fake_run, written, stat
     assert done.err == f"cut: {status} after 4 rounds; the output ends there\n"
 
 
+@full
 @pytest.mark.parametrize(("written", "status"), spread(STATUSES.items(), 1))
 def test_the_legend_of_a_plot_marks_them(unfinished, fake_run, tmp_path, written, status):
     runs = fake_run("whole").folder, unfinished(written, seed=2), unfinished(written, "other", method="fedprox")

@@ -18,7 +18,7 @@ from edgesim.runs.simulate import Silent, Simulation
 from edgesim.studies.column import parse_column
 from tests.calling import call
 from tests.conftest import PSI, frames, simulate_null, timing_scenario
-from tests.sizes import spread, thinned
+from tests.sizes import full, spread, thinned
 
 POWER = {
     "name": "power", "idle": {"uniform": ["1 W", "2 W"]}, "busy": "5 W", "transmit": "1 W", "receive": "0.5 W",
@@ -113,7 +113,7 @@ def in_devices(simulation: Any) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("name", spread(RUNS, 4))
+@pytest.mark.parametrize("name", thinned(RUNS, ["sync", "peers, links that fail"]))
 def test_a_merge_counts_what_a_run_that_ends_there_has_spent(name):
     """For every merge of a run: a run that stops there breaks off the jobs in flight and charges them."""
     runs = {count: simulate_null(given(name, count)) for count in (1, 2, 4)}
@@ -228,6 +228,7 @@ def test_the_limit_on_energy_counts_work_in_flight(tmp_path):
     assert simulation.rounds.stop_reason == f"energy {limit_j:g} J spent"
 
 
+@full
 def test_budgets_of_bytes_and_of_each_device_end_a_run_after_a_round():
     """The third round reaches the bytes of two and a bit; the device that has spent the most counts, not the mean."""
     whole = simulate_null(given("sync", 4))

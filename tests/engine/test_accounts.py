@@ -11,6 +11,7 @@ from edgesim.runs.estimate import estimate
 from edgesim.studies.column import parse_column
 from tests.calling import call
 from tests.conftest import PSI, simulate_null, timing_scenario
+from tests.sizes import full
 
 NBYTES = 4 * 567_858  # of CNN-CIFAR10 in float32
 POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
@@ -124,6 +125,7 @@ def test_commands_agree_on_the_accounts_of_a_run(on_lte):
     assert run.energy_by_activity().sum() == pytest.approx(expected["energy_j"], rel=1e-9)
 
 
+@full
 def test_studies_and_reports_agree_with_the_run(on_lte):
     folder, run, columns = on_lte
     expected = {name: parse_column(name).of(run) for name in columns}

@@ -186,6 +186,7 @@ def test_the_run_ends_where_no_device_will_ever_be_there():
     assert "no device can take part any more" in run.manifest["stop_reason"]
 
 
+@full
 def test_stop_rules_end_an_app_that_would_go_on():
     def server(clock: AppClock) -> None:
         number = 0

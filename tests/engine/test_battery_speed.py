@@ -11,7 +11,7 @@ from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.view import FleetView
 from edgesim.world.batteries.base import Batteries
 from tests.conftest import frames, simulate_null, timing_scenario
-from tests.sizes import full
+from tests.sizes import full, thinned
 
 ROUNDS, ASKED = 4, 30
 FLEET = [
@@ -42,6 +42,7 @@ def one_by_one(self, job: Job, usage, joules) -> None:
                 since_s += leg_s
 
 
+@full
 @pytest.mark.parametrize(
     "changes",
     [
@@ -112,15 +113,24 @@ def every_time():
     return stack
 
 
+CHURN = {"availability": {"name": "sessions", "on": "60 s", "off": "30 s"}, "stop": {"rounds": 20}}
+
+
 @pytest.mark.parametrize("fleet", [FLEET, pytest.param(MIXED, marks=full)], ids=["one_block", "three_blocks"])
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"protocol": {"name": "buffered", "concurrency": 60, "buffer": 1}, "stop": {"rounds": 100}},
-        {"protocol": {"name": "buffered", "concurrency": 9, "buffer": 3, "reassign": "same"}, "stop": {"rounds": 100}},
-        {"availability": {"name": "sessions", "on": "60 s", "off": "30 s"}, "stop": {"rounds": 20}},
-    ],
+    thinned(
+        [
+            {},
+            {"protocol": {"name": "buffered", "concurrency": 60, "buffer": 1}, "stop": {"rounds": 100}},
+            {
+                "protocol": {"name": "buffered", "concurrency": 9, "buffer": 3, "reassign": "same"},
+                "stop": {"rounds": 100},
+            },
+            CHURN,
+        ],
+        [CHURN],
+    ),
     ids=["buffered", "all_at_once", "same_again", "churn"],
 )
 def test_batteries_that_are_not_worked_out_would_change_no_bit(changes, fleet):

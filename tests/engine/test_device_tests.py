@@ -11,6 +11,7 @@ from edgesim.reports.critical_path import attribute
 from edgesim.runs.estimate import estimate
 from edgesim.runs.simulate import simulate
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
+from tests.sizes import full
 
 LINK = {"name": "fixed", "up": "1 Mbit/s", "down": "8 Mbit/s", "latency": "0.1 s"}
 POWER = {"name": "power", "idle": "1 W", "busy": "5 W", "transmit": "2 W", "receive": "0.5 W"}
@@ -99,6 +100,7 @@ def test_batteries_pay_for_tests():
     assert 0 < with_tests < plain < 50
 
 
+@full
 def test_training_is_not_touched(tmp_path):
     """Real training with and without tests: the same accuracies, later; the estimate knows the seconds."""
     scenarios = [digits_scenario(evaluation=given, stop={"rounds": 3}) for given in ({"on_devices": 3}, {})]

@@ -20,7 +20,7 @@ from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import simulate
 from edgesim.world.topology.assignment import balanced, label_mixed
 from tests.engine.trees import run, tree
-from tests.sizes import full, spread
+from tests.sizes import full, spread, thinned
 
 
 def same(first: pd.DataFrame, second: pd.DataFrame, *but: str) -> None:
@@ -296,7 +296,7 @@ def test_a_restart_of_an_edge_server_loses_what_it_has() -> None:
 # --- answers ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("above", [[], {"servers": 1, "rounds": 2}], ids=["edges", "tiers"])
+@pytest.mark.parametrize("above", spread([[], {"servers": 1, "rounds": 2}], 1), ids=["edges", "tiers"])
 def test_a_run_is_answered_by_one_before_it(tmp_path: Path, above: Any) -> None:
     """Under other links nothing is trained again, and all is as if it were."""
     first = edgesim.load(tree({"rounds": 2, "above": above}, 2, method="scaffold"))
@@ -496,11 +496,14 @@ class Cut(Exception):
 
 @pytest.mark.parametrize(
     "edges",
-    [
-        {"rounds": 2},
-        {"rounds": 2, "protocol": {"name": "buffered", "concurrency": 2, "buffer": 1}},
-        {"above": [{"servers": 2, "rounds": 2, "protocol": {"name": "buffered", "concurrency": 1, "buffer": 1}}]},
-    ],
+    thinned(
+        [
+            {"rounds": 2},
+            {"rounds": 2, "protocol": {"name": "buffered", "concurrency": 2, "buffer": 1}},
+            {"above": [{"servers": 2, "rounds": 2, "protocol": {"name": "buffered", "concurrency": 1, "buffer": 1}}]},
+        ],
+        [{"above": [{"servers": 2, "rounds": 2, "protocol": {"name": "buffered", "concurrency": 1, "buffer": 1}}]}],
+    ),
     ids=["rounds", "buffered", "tiers"],
 )
 def test_a_run_that_is_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edges: dict[str, Any]) -> None:
@@ -535,7 +538,7 @@ def test_a_run_that_is_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert run_weights.read_bytes() == alone_weights.read_bytes()
 
 
-@pytest.mark.parametrize("rule", [{"name": "oort", "count": 2}, {"name": "round_robin", "count": 2}])
+@pytest.mark.parametrize("rule", spread([{"name": "round_robin", "count": 2}, {"name": "oort", "count": 2}], 1))
 def test_rules_that_look_at_devices_choose_for_edge_servers(rule: dict[str, Any]) -> None:
     """With one edge server as without it; with two each chooses among its own devices."""
     flat, below = (run(tree(edges, 1, selection=rule, stop={"rounds": 4})) for edges in (None, {}))

@@ -7,7 +7,7 @@ import pytest
 
 from edgesim.runs.simulate import simulate
 from tests.conftest import PSI, digits_scenario, frames, simulate_null, timing_scenario
-from tests.sizes import thinned
+from tests.sizes import spread, thinned
 
 BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
 POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
@@ -52,7 +52,7 @@ def test_both_kinds_of_links_crash_alike(links):
 
 
 @pytest.mark.parametrize("slower", thinned([1, 1e5], [1]), ids=["minutes", "years"])
-@pytest.mark.parametrize("links", LINKS)
+@pytest.mark.parametrize("links", spread(LINKS, 1))
 def test_a_battery_that_lasts_is_never_empty(links, slower):
     """However the seconds of latencies and phases are rounded, and however late in a run: a year has 3e7 seconds."""
     block = {"cpu": {"flops_per_s": {"uniform": [PSI / slower, 2 * PSI / slower]}}, "battery": {"capacity": "1 TJ"}}

@@ -96,6 +96,7 @@ def test_a_graph_that_is_drawn_anew_every_round():
     assert len({(turn.device, *turn.neighbours.tolist()) for turn in turns}) == 12
 
 
+@full
 def test_everybody_crashes_at_once():
     """A run in which no job can ever begin ends, and says why."""
     simulation = simulate_null(schedule(failures=struck([0, 1, 2], SENT, 0.0), backend="null"))

@@ -17,6 +17,7 @@ from edgesim.engine.view import _MOST_MISSES, FleetView, PeerGraphs
 from edgesim.runs.assembly import assemble
 from edgesim.world.availability.always import Always
 from tests.conftest import timing_scenario
+from tests.sizes import full, thinned
 
 DEVICES = 40
 
@@ -58,7 +59,8 @@ def test_hidden_devices_are_drawn_around(known):
         assert replace(view, hidden=(drawn,)).choose(key).tolist() != [drawn]
 
 
-@pytest.mark.parametrize(("idle", "places"), [(DEVICES, 1), (10, 3)])
+@full
+@pytest.mark.parametrize(("idle", "places"), thinned([(DEVICES, 1), (10, 3)], [(10, 3)]))
 def test_everybody_idle_is_as_likely(idle, places):
     """Chi-square over 20,000 draws of one of 40 devices, or of three of the ten that are idle."""
     busy, draws = np.arange(DEVICES) >= idle, 20_000

@@ -14,7 +14,7 @@ from edgesim.runs.estimate import estimate
 from tests.engine.test_edges import BUFFERED, FLEET, final, same, sums_close
 from tests.engine.trees import run, tree
 from tests.outside.regions import Regions
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 EIGHT = [*FLEET, *FLEET]
 UNEVEN = {"name": "dirichlet_label", "beta": 0.5, "min_samples": 5}
@@ -168,6 +168,7 @@ def test_a_tier_of_servers_with_one_edge_server_each_changes_nothing() -> None:
         np.testing.assert_array_equal(final(three)[name], tensor)
 
 
+@full
 def test_rounds_of_one_region_are_rounds_of_the_server() -> None:
     """Six rounds of the server are two rounds of three each of a region that has all edge servers."""
     given: dict[str, Any] = {"method": "scaffold", "partition": UNEVEN}

@@ -320,6 +320,7 @@ PEERS: dict[str, dict[str, Any]] = {
 }
 
 
+@full
 @pytest.mark.parametrize(
     ("world", "kind"),
     spread([(world, kind) for world in ("steady", "churn", "asked anew", "outages") for kind in PEERS], 3),
@@ -421,6 +422,7 @@ def test_what_was_known_with_other_sessions_is_not_taken(tmp_path):
     assert asked[0] != asked[1] != asked[2]
 
 
+@full
 @pytest.mark.workers
 def test_however_many_processes_train(tmp_path):
     """Tables and weights of two sessions on one fleet are those of serial training with two workers too."""

@@ -26,7 +26,7 @@ from edgesim.runs.simulate import simulate
 from tests.calling import TINY, call, names
 from tests.execution.test_checkpoint import training
 from tests.execution.test_processes import children_of
-from tests.sizes import full, sized
+from tests.sizes import full, grows, sized, spread, thinned
 
 __all__ = ["training"]  # a fixture
 
@@ -94,6 +94,7 @@ def test_ctrl_c_is_not_answered_by_training(here: Path, training: list[int]) -> 
     assert (run.status, run.manifest["rounds"], run.saved_weights) == ("interrupted", 6, [])
 
 
+@full
 @pytest.mark.kills
 @pytest.mark.workers
 def test_a_worker_that_dies_takes_nobody_s_time(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +120,7 @@ def test_a_worker_that_dies_takes_nobody_s_time(here: Path, monkeypatch: pytest.
     check_same("longer", "alone")
 
 
+@full
 def test_a_python_call_shares_nothing_unless_it_is_given_answers(here: Path, training: list[int]) -> None:
     scenario = edgesim.load("scenario.toml", ["stop.rounds=6"])
     for out in "one", "two":
@@ -133,6 +135,7 @@ def test_a_python_call_shares_nothing_unless_it_is_given_answers(here: Path, tra
 # --- what if ----------------------------------------------------------------------------------------------------
 
 
+@full
 def test_another_network_energy_and_battery_train_nothing(here: Path, training: list[int]) -> None:
     call(*FIRST)
     training[0] = 0
@@ -172,7 +175,7 @@ def test_who_is_late_in_a_later_round_is_named(here: Path, training: list[int], 
     check_same("late", "alone")
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedad"])  # the server of the second sees speeds, and no prices
+@pytest.mark.parametrize("method", spread(["fedavg", "fedad"], 1))  # the second's server sees speeds, and no prices
 def test_other_prices_train_nothing(here: Path, training: list[int], method: str) -> None:
     """A run is priced afterwards, and then under others; a run that is trained under them has the same tables."""
     plain = ("run", "scenario.toml", "--set", "stop.rounds=4", "--set", f"method={method}", "--quiet")
@@ -188,6 +191,7 @@ def test_other_prices_train_nothing(here: Path, training: list[int], method: str
     check_same("dear", "fresh")
 
 
+@full
 def test_a_replay_has_a_folder_of_its_own(here: Path) -> None:
     call(*FIRST)
     assert call("replay", "first", "--set", "network.latency=1", "--quiet").out == "first-network.latency=1\n"
@@ -208,16 +212,18 @@ def test_a_timing_only_run_is_replayed_to_what_a_run_gives(here: Path) -> None:
     assert not (here / FOLDER).exists()
 
 
+@grows
 def test_cells_that_differ_in_the_world_train_once(here: Path, training: list[int]) -> None:
-    """Twelve cells, two trainings of three rounds; each cell is what it is alone."""
-    Path("study.toml").write_text(STUDY)
+    """Twelve cells, in a short run four; two trainings of three rounds; each cell is what it is alone."""
+    latencies, count = sized(("[0]", 4), ("[0, 1, 2]", 12), ("[0, 1, 2]", 12))
+    Path("study.toml").write_text(STUDY.replace("[0, 1, 2]", latencies))
     words = ("study", "run", "study.toml", "--runs")
     assert call(*words, "runs").code == 0
     assert training[0] == 2 * 6
     assert call(*words, "alone", "--fresh").code == 0
-    assert training[0] == 2 * 6 + 12 * 6
+    assert training[0] == 2 * 6 + count * 6
     cells = names(Path("runs"))
-    assert len(cells) == 12
+    assert len(cells) == count
     for cell in cells:
         check_same(f"runs/{cell}", f"alone/{cell}")
 
@@ -246,7 +252,7 @@ def test_what_is_kept_is_shown_and_removed(here: Path) -> None:
     assert call("cache", "nowhere").err == "error: nowhere: no such folder\n"
 
 
-@pytest.mark.parametrize("kind", ["answers.sqlite", "weights", "snapshots"])
+@pytest.mark.parametrize("kind", spread(["answers.sqlite", "weights", "snapshots"], 1))
 def test_what_is_damaged_is_computed_again(here: Path, training: list[int], kind: str) -> None:
     """One line names the file; files of weights and snapshots are replaced, so that the next run reads them."""
     call(*FIRST, "--checkpoint", "1 ns")
@@ -265,6 +271,7 @@ def test_what_is_damaged_is_computed_again(here: Path, training: list[int], kind
         assert training[0] == 0
 
 
+@full
 @pytest.mark.parametrize("jobs", [pytest.param(100, marks=full), 3], ids=["whole", "cut off"])
 def test_a_fresh_run_replaces_all_that_was_kept(
     here: Path, training: list[int], monkeypatch: pytest.MonkeyPatch, jobs: int
@@ -316,7 +323,7 @@ def test_answers_of_other_code_or_data_are_not_taken(
     assert training[0] == JOBS
 
 
-@pytest.mark.parametrize("taken", ["", "answers.sqlite", "weights"])
+@pytest.mark.parametrize("taken", thinned(["", "answers.sqlite", "weights"], ["weights"]))
 def test_a_run_goes_on_where_nothing_can_be_kept(here: Path, taken: str) -> None:
     """As something else stands where its answers would be; the run's own folder is whole."""
     place = here / FOLDER / taken
@@ -394,6 +401,7 @@ def test_a_made_up_file_of_answers_comes_to_an_end(here: Path, monkeypatch: pyte
     assert code and err.count("\n") == 1 and err.startswith(f"error: {FOLDER}/{ROWS}: cannot be used; remove it"), err
 
 
+@full
 def test_a_run_that_is_read_only_is_replayed_elsewhere(training: list[int]) -> None:
     """With all its answers. The superuser may write everywhere, so this test is somebody else meanwhile."""
     with tempfile.TemporaryDirectory() as place:

@@ -16,6 +16,7 @@ import torch
 import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.execution.shared_memory import SharedMemory
+from tests.sizes import full
 
 TREE = {"a": np.arange(1000.0), "b": [np.zeros(0), "text", np.arange(6, dtype=np.int8).reshape(2, 3)], "c": 1}
 
@@ -121,6 +122,7 @@ def held() -> tuple[int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), sum(last - first for first, last in ends)
 
 
+@full
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="counts what Linux tells of a process")
 @pytest.mark.workers
 def test_runs_on_workers_leave_no_file_open_and_no_memory(here: Path, no_collections: None) -> None:

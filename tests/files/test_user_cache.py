@@ -22,7 +22,7 @@ from edgesim.learning.models.build import model_state_of
 from edgesim.runs import network
 from edgesim.runs.network import cost_profile_of, network_of
 from tests.calling import call
-from tests.sizes import spread
+from tests.sizes import full, thinned
 
 MODELS = [name for name in places_of("model") if not name.endswith(":")] + ["torchvision:resnet18"]
 KEY = Key(7)
@@ -58,7 +58,7 @@ def asked(model: Any, shape: tuple[int, ...] | None = None, classes: int | None 
 # --- equal ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", spread(MODELS, 6))
+@pytest.mark.parametrize("name", thinned(MODELS, {"lenet5"}))
 def test_a_kept_profile_equals_a_measured_one(cache: Path, measured: list[str], name: str) -> None:
     """Of every model in the catalogue; and the network that is then built without a trial has the same weights."""
     first, again = asked(name), asked(name)
@@ -76,6 +76,7 @@ def test_a_kept_profile_equals_a_measured_one(cache: Path, measured: list[str], 
 # --- found by what it follows from --------------------------------------------------------------------------------
 
 
+@full
 def test_each_input_has_its_own(cache: Path, measured: list[str]) -> None:
     asks: list[tuple[Any, ...]] = [
         ("cnn_m",),

@@ -16,7 +16,7 @@ from edgesim.files.loaded_code import Unidentified
 from edgesim.flower import compat
 from edgesim.flower.app import FlowerApp
 from tests.flower.running import HEAD, app_of
-from tests.sizes import full
+from tests.sizes import full, spread
 
 
 def device_part(folder, body, **settings):
@@ -150,7 +150,7 @@ def test_a_call_ends_at_its_limit(tmp_path):
     assert called.failure.startswith("CallTimeout: the call took longer than 0.1 s of this host (app.call_timeout)")
 
 
-@pytest.mark.parametrize("end", ["pass", "return reply(message)", "raise ValueError('late')"])
+@pytest.mark.parametrize("end", spread(["pass", "return reply(message)", "raise ValueError('late')"], 1))
 def test_a_call_that_is_ended_is_charged_its_messages_alone(tmp_path, end):
     """How far it came depends on the host, so neither its price nor its reply tells, whatever its code does then."""
     line = "    torch.ones(8, 8) @ torch.ones(8, 8)\n"

@@ -33,6 +33,7 @@ def test_devices_that_crash_are_left_out_by_the_strategy():
     assert len(run.rounds) == 4
 
 
+@full
 def test_a_battery_that_empties_ends_its_device_and_not_the_app():
     battery = {"name": "rechargeable", "capacity": "0.9 J", "charge": "0 W"}
     run = run_of("torch_fedavg", {"rounds": 3}, fleet=[{**BOARD, "count": 3}, {**BOARD, "battery": battery}])
@@ -42,6 +43,7 @@ def test_a_battery_that_empties_ends_its_device_and_not_the_app():
     assert run.rounds.used.iloc[-1] < run.rounds.used.iloc[0]
 
 
+@full
 def test_devices_that_are_away_are_asked_when_they_are_back():
     away = {"name": "bernoulli", "p": 0.6}
     run = run_of("torch_fedavg", {"rounds": 3}, availability=away, fleet=[{**BOARD, "count": 8}])
@@ -49,6 +51,7 @@ def test_devices_that_are_away_are_asked_when_they_are_back():
     assert 3 <= run.rounds.asked.iloc[0] < 16  # of eight devices, each to train and to test
 
 
+@full
 def test_shared_links_slow_an_app_down_and_change_no_answer():
     alone = run_of("torch_fedavg")
     shared = run_of("torch_fedavg", topology={"name": "star", "server_up": "1 Mbit/s", "server_down": "1 Mbit/s"})

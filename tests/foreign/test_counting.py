@@ -93,7 +93,7 @@ def price_of(module: nn.Module, shape: tuple[int, ...], kinds: bool = False) -> 
     return measure(bare_copy(module), "network", shape, classes, objective=objective, kinds=kinds)
 
 
-@pytest.mark.parametrize("name", thinned(NETWORKS, {"convolutional", "LlamaBlock fused"}))
+@pytest.mark.parametrize("name", thinned(NETWORKS, {"convolutional"}))
 def test_flops_are_those_of_the_price(name: str) -> None:
     """Whole, in lower precision, as a test and with a frozen base."""
     make, shape = NETWORKS[name]

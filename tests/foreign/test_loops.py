@@ -62,6 +62,7 @@ def test_a_loop_like_local_sgd_is_local_sgd(method, more):
             assert torch.allclose(tensor, second[kind][name], atol=1e-6, rtol=0)
 
 
+@full
 def test_workers_and_serial_agree_whatever_the_loop_leaves_behind():
     """Equal results although the loop draws from every global generator and changes torch's settings."""
     before = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), random.getstate())
@@ -161,7 +162,6 @@ def test_methods_that_take_a_loop():
         ({"local": f"{LOOPS}:two"}, "must be a function(model, data, config), found two(model, data)"),
         ({"config": {"lr": 1.0}}, "method.config: lr is an entry that edgesim sets itself"),
         ({"local": f"{LOOPS}:early"}, "tests.plugins.loops:early on device 0 in round 0 did "),
-        ({"local": f"{LOOPS}:early"}, "did it stop early"),
         ({"local": f"{LOOPS}:drops_last"}, "cannot be priced by its samples: it did "),
         ({"local": f"{LOOPS}:in_numpy"}, "did no floating-point operations in torch"),
         ({"local": f"{LOOPS}:fails"}, "fails on device 0 in round 0: ZeroDivisionError: "),
@@ -179,6 +179,7 @@ def test_methods_that_take_a_loop():
         ({"local": f"{LOOPS}:answers", "config": {"answer": {"steps": 0.5}}}, "steps must be a whole number"),
         ({"local": f"{LOOPS}:reshapes"}, "must not change the architecture: "),
         ({"local": f"{LOOPS}:sets"}, "the config is read-only"),
+        ({"local": f"{LOOPS}:early"}, "did it stop early"),
     ],
 )
 def test_faults_are_one_line(table, words):

@@ -25,7 +25,7 @@ from edgesim.learning.train.trainer import CHUNK, Trainer
 from tests.conftest import digits_scenario
 from tests.contracts.support import prepare
 from tests.kinks import without_kinks
-from tests.sizes import spread, thinned
+from tests.sizes import full, spread, thinned
 
 CLOSE = 1e-5  # of the largest number: the tolerance that docs/howto/speed.md states for a round
 PARTS = {
@@ -100,7 +100,7 @@ def test_uneven_devices_get_what_they_get_alone(model):
     assert differs(alone, together) < CLOSE
 
 
-@pytest.mark.parametrize("model", TEXT_MODELS, ids=lambda model: model["name"])
+@pytest.mark.parametrize("model", thinned(TEXT_MODELS, TEXT_MODELS[-1:]), ids=lambda model: model["name"])
 def test_readers_of_text_are_stacked_too(model):
     """Tables of tokens and positions, attention and normalisation are each device's own."""
     data = {"name": "markov_text", "users": 4, "samples_per_user": 20, "letters": 5, "length": 8}
@@ -110,7 +110,7 @@ def test_readers_of_text_are_stacked_too(model):
     assert differs(alone, together) < CLOSE
 
 
-@pytest.mark.parametrize("settings", spread(PARTS["steps"], 2))
+@pytest.mark.parametrize("settings", spread(PARTS["steps"], 1))
 def test_all_settings_of_sgd(settings):
     """Momentum, weight decay and clipping are each device's own."""
     alone, together = stacked(training={"local_epochs": 2, "batch": 8, "lr": 0.1, **settings})
@@ -118,7 +118,7 @@ def test_all_settings_of_sgd(settings):
     assert differs(alone, stacked(training={"local_epochs": 2, "batch": 8, "lr": 0.1})[1]) > 100 * CLOSE
 
 
-@pytest.mark.parametrize("model", ["cnn_digits", "fcnn"])
+@pytest.mark.parametrize("model", thinned(["cnn_digits", "fcnn"], ["fcnn"]))
 def test_calls_of_any_size_and_processes(model):
     """How many devices share a call changes rounding alone; equal settings give equal bits."""
     base = {"model": model, "partition": UNEVEN, "stop": {"rounds": 2}, "selection": "all"}
@@ -144,6 +144,7 @@ def test_who_trains_together_does_not_depend_on_who_waits(method, buffer):
     assert all(torch.equal(ahead[name], waiting[name]) for name in ahead)
 
 
+@full
 def test_processes_train_what_cannot_be_stacked():
     """Each trains its share alone, bit for bit as serial does, and says why; what devices keep comes back too."""
     for changes, says in (
@@ -350,9 +351,9 @@ def test_what_is_no_chain_is_left_to_autograd():
 
 
 def names_of_models() -> list[str]:
-    """Return the models of the catalogue, in a short run two of them."""
+    """Return the models of the catalogue, in a short run one of them."""
     own = [name for name in plugins_of("model") if not name.endswith(":")]  # without those of another library
-    return thinned(own, ["lenet5", "resnet18_bn"])
+    return thinned(own, ["lenet5"])
 
 
 @pytest.mark.parametrize("name", names_of_models())

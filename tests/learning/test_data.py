@@ -20,6 +20,7 @@ from edgesim.learning.data import source
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.normalise import PRESETS
 from tests.learning.made_up_data import load, pixels, write_idx_set, write_parquet, write_parquet_pair
+from tests.sizes import full
 
 
 @pytest.fixture
@@ -268,6 +269,7 @@ def test_real_mnist() -> None:
     assert abs(float(data.x_train.mean())) < 1e-3 and abs(float(data.x_train.std()) - 1) < 1e-3
 
 
+@full
 def test_real_fashion_mnist() -> None:
     data = real("fashion_mnist", "install the Debian package dataset-fashion-mnist or set EDGESIM_DATA")
     assert torch.bincount(data.y_train).tolist() == [6000] * 10

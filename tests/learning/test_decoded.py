@@ -19,6 +19,7 @@ from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.normalise import PRESETS
 from edgesim.learning.data.sources import files
 from tests.learning.made_up_data import load, pixels, write_idx_set, write_parquet, write_parquet_pair
+from tests.sizes import full
 
 
 @pytest.fixture
@@ -217,6 +218,7 @@ for turn in range(60):
 """
 
 
+@full
 def test_several_processes_may_keep_the_same_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reader finds all of it or nothing, also while somebody removes it, and nothing half-written is left."""
     monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path))

@@ -14,6 +14,7 @@ from edgesim.learning.data.sources.fedpns_synthetic import VARIANCES, FedpnsSynt
 from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.learning.made_up_data import load
+from tests.sizes import full
 
 SMALL: dict[str, Any] = {"devices": 8, "samples_per_device": 50, "sigma": 0.5}  # 4 devices alike, 40 + 10 samples each
 
@@ -79,6 +80,7 @@ def test_labels_contradict_each_other_only_where_devices_have_rules_of_their_own
     assert (own[25:] == by_the_common_rule[25:]).mean() < 0.3  # chance is near 1/10
 
 
+@full
 def test_splits_of_the_paper_and_of_the_code() -> None:
     paper, code = load("fedpns_synthetic"), load("fedpns_synthetic", train_share=0.6, test_on="iid")
     assert (len(paper.x_train), len(paper.x_test)) == (50 * 800, 50 * 200)

@@ -18,7 +18,7 @@ from edgesim.core.rng import Key
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.sources.ham10000_like import WAVES
 from tests.learning.made_up_data import load
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 COUNTS = np.array([327, 514, 1099, 115, 6705, 1113, 142])
 TRAIN = np.array([262, 411, 879, 92, 5364, 890, 114])  # 80 % of each, rounded by hand
@@ -40,6 +40,7 @@ def some(**keys: Any) -> Dataset:
     return load("ham10000_like", **{"train_limit": 40, "test_limit": 10, "replicate": "none", **keys})
 
 
+@full
 @pytest.mark.parametrize(
     ("replicate", "rows", "expected"),
     # of a split without regard to classes the source expects 0.8 sum(copies * count); classes of whole images round it
@@ -81,6 +82,7 @@ def test_images_follow_their_own_seed_and_no_limit() -> None:
     assert first.y_train.unique().numel() >= 3  # a limit takes what comes in random order
 
 
+@full
 def test_stripes_tell_the_class() -> None:
     """By NumPy: most power, beyond that of the lesion's shape, lies at its number of waves across the image."""
     data = some(side=64, train_limit=800, normalise="none")
@@ -95,6 +97,7 @@ def test_stripes_tell_the_class() -> None:
         assert abs(rings[np.argmax(mine / others)] - WAVES[label]) <= 1
 
 
+@full
 @pytest.mark.parametrize(("replicate", "share"), [("released", 650), ("corrected", 355), ("none", 80)])
 @pytest.mark.parametrize(
     "partition",

@@ -325,6 +325,7 @@ class OwnTransformer(nn.Module):
 CALLS = list(itertools.product(("tiny-gpt2", "tiny-llama"), ("eager", "sdpa"), (False, None)))
 
 
+@full
 @pytest.mark.parametrize(("name", "attention", "use_cache"), thinned(CALLS, [("tiny-llama", "sdpa", False)]))
 def test_a_users_transformer_without_a_mask_is_charged_as_torch_counts_it(
     name: str, attention: str, use_cache: bool | None
@@ -387,7 +388,7 @@ def run(folder: Path, name: str, overrides: list[str]) -> tuple[list[float], dic
     return list(edgesim.open(folder / name).evals["loss"]), load_file(folder / name / "final.safetensors")
 
 
-@pytest.mark.parametrize("way", spread(list(WAYS), 4))
+@pytest.mark.parametrize("way", spread(list(WAYS), 1))
 def test_a_tiny_transformer_trains_federatedly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Three devices learn six letters from ln 64 of an untrained network down, and the frozen base keeps its bits."""
     monkeypatch.setenv("EDGESIM_CACHE", str(tmp_path / "cache"))
@@ -401,6 +402,7 @@ def test_a_tiny_transformer_trains_federatedly(tmp_path: Path, monkeypatch: pyte
     assert any(not torch.equal(weights[name], value) for name, value in start.named_parameters())
 
 
+@full
 def test_a_cohort_trains_adapters_as_one_device_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +432,7 @@ def test_checkpointing_changes_time_and_no_weight(tmp_path: Path, monkeypatch: p
         torch.testing.assert_close(others[name], value, rtol=1e-4, atol=1e-5)
 
 
+@full
 def test_other_weights_in_the_folder_are_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that may use cached results equals one that has none, after the weights in the folder have changed."""
     monkeypatch.setenv("EDGESIM_CACHE", str(tmp_path / "cache"))

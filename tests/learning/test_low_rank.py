@@ -129,6 +129,7 @@ def test_small_matrices_are_sent_whole() -> None:
 # --- prices -------------------------------------------------------------------------------------------------------
 
 
+@full
 def test_resnet_18_is_as_small_as_its_authors_have_it() -> None:
     """1/243.3 of the numbers at rank 1 (their code gives top-k 1/244 to compare with), half as small at rank 2."""
     profile = cost_profile_of("resnet18_gn")
@@ -175,6 +176,7 @@ def thin(method: Any, protocol: str = "sync", **changes: Any) -> Any:
     return mixed_scenario(method=method, protocol=COORDINATORS[protocol], encoding=encoding, **changes)
 
 
+@full
 @pytest.mark.parametrize(("method", "protocol"), spread(CASES, 1))
 def test_runs_are_timed_answered_and_resumed(method: str, protocol: str, tmp_path: Any) -> None:
     """Without training jobs and rounds are the same; another run finds all answers; one cut off ends as the whole."""

@@ -33,7 +33,7 @@ from tests.contracts.support import fingerprint
 from tests.methods.hand_made import KEY
 from tests.plugins.networks import TinyNorm
 from tests.plugins.one_number import Ones
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 SMALL = {"a": (8, 3, 3, 3), "b": (16, 8, 3, 3), "c": (10, 64)}
 RESNET = {("blocks.4.conv2", "blocks.5.conv1", "blocks.5.conv2"): 0.720483, ("blocks.6.conv1",): 0.538276}
@@ -71,6 +71,7 @@ def test_erk(shapes, density, shares, counts):
     assert list(masks.kept_counts(shapes, found).values()) == counts
 
 
+@full
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "nonzero", "shares"),
     spread([

@@ -17,7 +17,7 @@ from edgesim.core.task import Payload
 from edgesim.learning.measure.step import measure
 from edgesim.learning.models.build import applied, build_model, on_meta
 from edgesim.learning.models.flop_counter import flop_counter
-from tests.sizes import full, thinned
+from tests.sizes import full, spread, thinned
 
 # Forward multiply-accumulates per layer by hand: kernel^2 * channels in * channels out * positions, inputs * outputs.
 MACS = {
@@ -73,7 +73,7 @@ def test_forward_flops_of_every_layer(name: str) -> None:
     assert [layer.forward_flops for layer in cost_profile_of(name).layers] == [2 * macs for macs in MACS[name]]
 
 
-@pytest.mark.parametrize("name", TOTAL_MACS)
+@pytest.mark.parametrize("name", spread(TOTAL_MACS, 1))
 def test_published_forward_totals(name: str) -> None:
     assert cost_profile_of(name).forward_flops() == 2 * TOTAL_MACS[name]
 
@@ -114,6 +114,7 @@ def test_layers_of_lenet_and_the_bytes_of_some() -> None:
     assert not cost_profile.drop_single
 
 
+@full
 def test_published_bytes_one_way() -> None:
     # FedDHAD's networks: 4 bytes per parameter, and for ResNet18 the 9600 running means and variances.
     assert cost_profile_of("lenet5").nbytes(Payload()) == 248024
@@ -127,6 +128,7 @@ def test_published_bytes_one_way() -> None:
     assert resnet.drop_single
 
 
+@full
 @pytest.mark.parametrize(
     ("name", "count"),
     thinned([("resnet18_bn", 3), ("torchvision:resnet18", 2), ("torchvision:vit_b_16", 3)], [("resnet18_bn", 3)]),
@@ -308,6 +310,7 @@ REGNETS = [f"regnet_{each}" for each in (
 MULTIPLY_ADDS = {"regnet_x_400mf": 0.413e9, "regnet_y_400mf": 0.402e9}  # printed by torchvision, in units of 1e9
 
 
+@full
 @pytest.mark.parametrize("name", thinned(REGNETS[::7], {"regnet_x_400mf"}))
 def test_networks_that_compute_their_sizes_with_tensors_have_a_price(name):
     """The constructor of RegNet needs the numbers of some tensors, but memory is checked without any."""

@@ -53,6 +53,7 @@ def test_memory_is_the_large_networks():
     assert found == pytest.approx(wanted, abs=4)
 
 
+@full
 def test_a_clock_of_terms_takes_the_large_networks_seconds():
     speeds = {
         "flops_per_s": "1 GFLOP/s", "clock": {"name": "terms", "flops": "2 ns", "steps": "1 ms"},
@@ -63,6 +64,7 @@ def test_a_clock_of_terms_takes_the_large_networks_seconds():
     assert one["compute_s"].tolist() == pytest.approx(other["compute_s"].tolist(), rel=1e-12)
 
 
+@full
 def test_what_is_learned_stays_the_same_to_the_last_bit(tmp_path):
     plain = simulate(digits_scenario(), tmp_path / "plain")
     charged = simulate(digits_scenario(cost=LARGE), tmp_path / "charged")

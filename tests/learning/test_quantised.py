@@ -17,7 +17,7 @@ from edgesim.learning.models.build import base_of
 from edgesim.learning.models.quantised import NF4, Codes, QuantisedLinear, dequantised, quantised
 from edgesim.learning.objectives.next_token import NextToken
 from tests.learning.test_hugging_face import network, part
-from tests.sizes import sized
+from tests.sizes import full, sized
 
 KINDS: tuple[Codes, ...] = get_args(Codes)
 LARGEST = {"int8": 127, "int4": 7, "nf4": 1}
@@ -85,6 +85,7 @@ def price(dtype: str) -> CostProfile:
     return measure(module, dtype, (12,), 8, objective=NextToken(), tokens=True)
 
 
+@full
 def test_bytes_of_the_base_follow_its_type() -> None:
     """Codes of 8 or 4 bits, 4 bytes for each 64 of them, and 2 bytes of each other number. All FLOPs stay."""
     half = price("bfloat16")

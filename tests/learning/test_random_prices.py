@@ -28,7 +28,7 @@ def frozen_sets(layers: tuple[str, ...], draws: np.random.Generator) -> Iterator
 
 
 @grows
-@pytest.mark.parametrize("number", spread(range(NETWORKS), 2))
+@pytest.mark.parametrize("number", spread(range(NETWORKS), 1))
 def test_charged_is_counted_whatever_is_frozen(number: int) -> None:
     device = Device(RandomNetwork, FEATURES, CLASSES, number=number)
     cost_profile, first = device.cost_profile, device.first

@@ -26,6 +26,7 @@ from edgesim.reports.load import open_run
 from edgesim.runs.assembly import assemble
 from edgesim.runs.network import cost_profile_of
 from tests.conftest import digits_scenario
+from tests.sizes import full
 
 ROWS = pd.DataFrame(
     {
@@ -279,6 +280,7 @@ def test_widths_of_an_mlp_are_its_keys() -> None:
     assert cost_profile_of(Mlp(hidden=()), "mlp", (3,), 2, Key(1))[1].params == 3 * 2 + 2
 
 
+@full
 def test_regression_gets_near_least_squares(tmp_path: Path) -> None:
     """A linear model on two devices descends towards the least squares of all samples, from above."""
     data = Diabetes().load()

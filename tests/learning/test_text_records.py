@@ -26,6 +26,7 @@ from edgesim.reports.load import open_run
 from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.learning.bpe import END, PAD, trained
+from tests.sizes import full
 
 FORMS: Sequence[Mapping[str, Any]] = [
     {"instruction": "Add.", "input": "1 2", "output": "3", "task": "sum"},
@@ -128,6 +129,7 @@ def test_classes_of_csv_and_of_json_lines_are_alike(tmp_path: Path) -> None:
     assert TextClasses(path=numbers, test_share=0.5).load().classes == 3
 
 
+@full
 def test_text_classes_train(tmp_path: Path) -> None:
     """The loss falls, and the last one is that of plain torch on the test set."""
     data = MadeText(records="classes", authors=4, length=40)

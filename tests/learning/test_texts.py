@@ -262,6 +262,7 @@ def test_a_run_on_padded_documents_scores_the_tokens_that_count(tmp_path: Path, 
         assert open_run(tmp_path / "serial").accuracy_curve()["loss"].tolist() == pytest.approx(curve["loss"].tolist())
 
 
+@full
 def test_a_text_and_its_tokenizer_are_part_of_the_identity(tmp_path: Path) -> None:
     path, tokenizer = pieces(tmp_path, AUTHORS), tmp_path / "tokenizer.json"
 

@@ -17,6 +17,7 @@ from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.learning.made_up_data import load
 from tests.outside.torch_datasets import Points
+from tests.sizes import full
 
 
 def made(name: str, **keys: Any) -> Dataset:
@@ -89,6 +90,7 @@ def test_data_of_a_changed_file_are_other_data(tmp_path: Path, monkeypatch: pyte
     assert len({digest for digest, _ in found}) == len({files for _, files in found}) == 2
 
 
+@full
 def test_answers_of_other_data_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run beside the first one, with a file that has changed, equals a run with nothing kept."""
     monkeypatch.chdir(tmp_path)

@@ -22,6 +22,7 @@ from edgesim.runs.network import cost_profile_of
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import run
 from tests.learning.test_training_memory import held_bytes, told
+from tests.sizes import full
 
 TOKENS, POSITIONS, WIDTH, HEADS, LAYERS = 7, 6, 8, 2, 3
 SMALL = TransformerChar(layers=LAYERS, width=WIDTH, heads=HEADS)
@@ -180,6 +181,7 @@ def test_torchs_counter_counts_what_is_charged(trained: set[str] | None) -> None
     assert counter.get_total_flops() == 5 * profile.train_flops(frozen)
 
 
+@full
 def test_work_between_the_products_by_hand() -> None:
     """Rates and their sources: `learning/measure/elementwise.py`. Nothing is left without a price."""
     profile = profile_of()
@@ -216,6 +218,7 @@ def test_memory_by_hand() -> None:
     )  # and the sum of the weights of labels
 
 
+@full
 def test_the_model_command_shows_it() -> None:
     """12 E^2 and 13 E numbers a block of width E; two tables, a norm, an output: as many as `lstm_char` has, nearly."""
     profile = measured("transformer_char", None, None)
@@ -243,6 +246,7 @@ def test_what_does_not_fit_is_one_line(keys: dict[str, int], shape: tuple[int, .
 # --- methods ------------------------------------------------------------------------------------------------------
 
 
+@full
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper", "fedbn"])
 def test_methods_train_it(method: str) -> None:
     simulation = run(digits_scenario(**SCENARIO, method=method))
@@ -274,6 +278,7 @@ def test_what_stays_on_devices_does_not_travel() -> None:
     assert sent == {name: 4 * (whole - count) for name, count in own.items()}
 
 
+@full
 def test_half_the_units_are_a_network_of_half_the_expansion() -> None:
     """Its price and its shapes are those of a network that was built with so many units."""
     whole, half = profile_of(), profile_of(TransformerChar(layers=LAYERS, width=WIDTH, heads=HEADS, expansion=2))

@@ -406,6 +406,7 @@ CASES = [("fedavg", "deadline"), ("scaffold", "over_selection"), ("fedbuff", "bu
 CODED = {"up": {**FED_BACK["up"], "values": "int8", "rotate": True}}
 
 
+@full
 @pytest.mark.parametrize(("method", "protocol"), spread(CASES, 1))
 def test_runs_are_timed_answered_and_resumed(method: str, protocol: str, tmp_path: Any) -> None:
     """Without training jobs and rounds are the same; another run finds all answers; one cut off ends as the whole."""

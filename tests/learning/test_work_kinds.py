@@ -36,7 +36,7 @@ NETWORKS = {
     *("densenet169", "vgg13_bn"),
 }
 OWN = ["lenet5", "cnn_mnist", "resnet18_gn", "resnet18_bn", "vgg11_gn", "alexnet_small", "fcnn", "cnn_cifar10"]
-SHORT = {"squeezenet1_1", "lenet5", "attention", "shared", "lstm"}
+SHORT = {"lenet5", "attention", "shared", "lstm"}
 
 
 class Attention(nn.Module):
@@ -193,6 +193,7 @@ def test_an_lstm_is_one_kernel_for_all_positions():
     assert head["operations"] < other["operations"] and head["bytes"] < other["bytes"]
 
 
+@full
 @pytest.mark.parametrize("name", thinned(["lenet5", "cnn_mnist", "resnet18_bn", "resnet18_gn", "vgg11"], {"lenet5"}))
 def test_thinner_parts_do_the_work_of_thinner_networks(name):
     """Half of the channels, everywhere or in some groups, against a price list of the thinner network."""
@@ -229,6 +230,7 @@ def test_amounts_of_passes():
     assert amounts_of(Measured(), profile, Pass(), head)["update_bytes"] == 3 * 28 * profile.layers[-1].params
 
 
+@full
 def test_amounts_of_other_cost_models():
     """Three times forward, ratios by width, and the share of a part by kind in the network that is charged."""
     (_, own), (_, large) = priced("lenet5"), priced("resnet18")

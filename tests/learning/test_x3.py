@@ -19,7 +19,7 @@ from edgesim.learning.cost_models.x3 import X3
 from edgesim.runs.network import cost_profile_of
 from edgesim.studies.column import parse_column
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 # Forward multiply-accumulates per sample as printed, of convolutions and linear layers alone, on which inputs.
 MODELS = {
@@ -52,13 +52,14 @@ def inner(of: CostProfile, share: float) -> Submodel:
 # --- the size of a model ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "classes"), spread(MODELS, 2))
+@pytest.mark.parametrize(("name", "classes"), spread(MODELS, 1))
 def test_multiply_accumulates_are_those_printed(name: str, classes: int) -> None:
     """SVHN has the images and classes of CIFAR-10, so these are all eight pairs of the paper."""
     of = cost_profile(name, classes)
     assert (of.forward_macs(), of.forward_flops() / 2) == MODELS[name, classes]
 
 
+@full
 def test_multiply_accumulates_of_thinner_networks() -> None:
     """Channels that are left out are not normalised either; what normalisation takes is beside the sheet's numbers."""
     lenet, vgg, resnet = cost_profile("lenet5"), cost_profile("vgg11"), cost_profile("resnet18_bn", 200)

@@ -18,6 +18,7 @@ from edgesim.methods.lora.adapters import Adapter, adapters_of, at_rank, pairs_i
 from tests.contracts.support import ADAPTED, mixed_scenario, prepare
 from tests.methods.adapted import PROFILE, model
 from tests.plugins.networks import AdaptedDigits
+from tests.sizes import full
 
 
 def test_pairs_by_name():
@@ -68,6 +69,7 @@ def test_a_rank_costs_what_a_network_of_this_rank_costs():
     assert sent == [4 * (2 * rank * (64 + 64) + 650) for rank in (1, 2, 4, 8)]
 
 
+@full
 def test_a_rank_of_peft_in_a_transformer():
     """In sequences too: adapters on attention and both linear layers of each block, as peft makes them."""
     peft = pytest.importorskip("peft")

@@ -15,6 +15,7 @@ from tests.contracts.support import mixed_scenario, prepare, run
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 from tests.methods.one_device import Device
 from tests.methods.recorded import record
+from tests.sizes import full
 
 EACH = {"name": "buffered", "concurrency": 4, "buffer": 1, "staleness": "constant"}
 SETTING = setting_of([100, 300], {"w": 1})
@@ -117,6 +118,7 @@ def test_the_work_of_mixing():
     assert without["flops"][device] - base == 3 * 5 * 6090
 
 
+@full
 def test_it_learns():
     """Eighty updates of 4 devices at a time teach most of the digits."""
     tables = frames(

@@ -24,7 +24,7 @@ from tests.contracts.support import fingerprint, prepare, run
 from tests.methods.hand_made import KEY, server_of
 from tests.methods.test_dfedavg import spied
 from tests.methods.test_feddst import STEP, WEIGHTS
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 TEN = {"peers": {"name": "random", "degree": 3}, "selection": "all"}
 # Everybody votes for it in round 1, so that devices prune in rounds 3 and 6, until 58 % is zero.
@@ -66,6 +66,7 @@ def plan_of(round_=0, simulation=None, **settings):
 # --- what it adds to DisPFL -------------------------------------------------------------------------------------
 
 
+@full
 @pytest.mark.parametrize("growth", thinned(["gradient", "random"], ["random"]))
 def test_without_waiting_and_pruning_it_is_dispfl(growth):
     """Every bit of models, masks and jobs, with decay and clipping; by default neither is."""
@@ -101,6 +102,7 @@ def test_whoever_is_first_may_be_awaited():
     assert {order.wait.need for order in orders} == {0, 1}
 
 
+@full
 @pytest.mark.parametrize("reuse", thinned([0, 2, 4], [2]))
 def test_waits_are_those_of_a_run_that_trains_nothing(reuse):
     """Nobody trains in a timing-only run, so DA-DPFL, which plans from votes, is refused; D-FedAvg is not.
@@ -265,7 +267,9 @@ def test_what_a_pruning_round_makes():
         assert with_it.statistics["change"] == without.statistics["change"]
 
 
-@pytest.mark.parametrize(("sends", "target", "times"), [("pruned", 0.58, 2), ("trained", 0.53, 1)])
+@pytest.mark.parametrize(
+    ("sends", "target", "times"), thinned([("pruned", 0.58, 2), ("trained", 0.53, 1)], [("trained", 0.53, 1)])
+)
 def test_a_run_that_prunes(sends, target, times):
     """Devices prune in rounds 3 and 6, unless the target is reached; in other rounds counts stay. Messages are zero
     outside their masks, what is charged is the mask that a device trains under, and every device hears three others.

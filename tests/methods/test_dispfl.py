@@ -30,7 +30,7 @@ from tests.learning.test_masks import network
 from tests.methods.hand_made import KEY, setting_of
 from tests.methods.test_dfedavg import spied
 from tests.methods.test_feddst import BIASES, STEP, WEIGHTS
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 ROWS = ([1.0, 0, 3, 0, 2, 0], [2.0, 4, 0, 0, -1, 0], [0.0, 2, 6, 0, 5, 0])
 SPARSE = {"name": "dispfl", "sparsity": 0.6, "alpha": 0.4, "end_round": 5}
@@ -104,6 +104,7 @@ def test_first_masks(initial):
     assert (fingerprint(models[0]) == fingerprint(models[1])) == (initial == "shared")
 
 
+@full
 @pytest.mark.parametrize(("maskable", "weights"), [("2d", 11164352), ("authors", 10992320)])
 def test_whether_shortcuts_are_masked(maskable, weights):
     """ResNet18's three shortcuts of 64 x 128, 128 x 256 and 256 x 512 weights, and ERK's densities with and without."""
@@ -120,6 +121,7 @@ def test_shares_that_move():
     assert shares == pytest.approx([0.3, 0.271353, 0.15, 0.000003, 0, 0], abs=1e-6)
 
 
+@full
 @pytest.mark.parametrize("growth", thinned(["gradient", "random"], ["gradient"]))
 def test_models_and_masks_of_a_run(growth):
     """In every round: what a device hears is M models; it mixes them, by NumPy, under the mask it chose in the round
@@ -163,6 +165,7 @@ def test_bytes_of_a_model():
     assert Encoding(zeros="bitmap").nbytes(held) == 2205
 
 
+@full
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "maskable", "nbytes", "saved_flops"),
     [

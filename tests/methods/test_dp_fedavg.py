@@ -126,6 +126,7 @@ def test_variances_stay_at_least_0():
     assert float(variances.min()) == 0 > float(means.min())
 
 
+@full
 @pytest.mark.parametrize("name", spread(["rdp", "prv"], 1))
 def test_epsilon_is_the_library_s(name):
     """After two rounds that somebody answered and one that nobody did, three releases, by the library's own steps."""

@@ -313,8 +313,7 @@ def test_a_timing_only_run_trains_the_whole_model():
 @pytest.mark.parametrize(
     ("model", "changes"),
     [
-        (MODELS[0], {}),
-        *(pytest.param(model, {}, marks=full) for model in MODELS[1:]),
+        *(pytest.param(model, {}, marks=full) for model in MODELS),
         pytest.param("tests.plugins.own_networks:Volume", {}, marks=full),
         pytest.param("tests.plugins.own_networks:Sequence", {}, marks=full),
         (MODELS[0], {"hessian_of": "linear", "lanczos_starts": 2, "lanczos_steps": 4, "probe_samples": 3}),
@@ -334,6 +333,7 @@ def test_charged_is_what_was_done(model, changes, monkeypatch):
     assert jobs[jobs["task"] == "train"]["flops"].nunique() > 1
 
 
+@full
 def test_where_ratios_come_from():
     """A constant; the mean of rank over side of all channels, which NumPy finds as well; and no exchange for either."""
     constant = run(digits(method={"rate_source": "fixed", "fixed_ratio": 0.9}))
@@ -344,6 +344,7 @@ def test_where_ratios_come_from():
     assert noted(lacking, "fallback") == {}
 
 
+@full
 def test_multipliers_folded_into_weights(monkeypatch):
     """A turn by hand on the thin network: weights that read a unit times its multiplier, plain SGD, and divided again.
 
@@ -407,6 +408,7 @@ def test_more_starts_and_larger_zeros_change_the_ratio_only():
     assert [noted(simulation, "gap")[2] for simulation in runs] == [[1.0] * 4] * 3
 
 
+@full
 def test_a_spectrum_without_a_gap_is_noted():
     """After a first round of usual length B is too steep for any gap: everything is kept."""
     usual = run(digits(rounds=3))

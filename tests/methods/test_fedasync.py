@@ -33,8 +33,8 @@ def mixed(x, arrived, **settings):
         ({"staleness": "polynomial", "a": 0.5}, 3, 0.3),  # 0.6 / sqrt(4)
         ({}, 3, 0.3),  # the defaults
         ({"staleness": "hinge", "a": 10, "b": 4}, 6, 0.028571),  # 0.6 / (10 x 2 + 1)
-        ({"staleness": "hinge"}, 6, 0.028571),
         ({"staleness": "hinge"}, 4, 0.6),
+        ({"staleness": "hinge"}, 6, 0.028571),
     ],
 )
 def test_shares(rule, staleness, share):

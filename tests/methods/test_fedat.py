@@ -14,6 +14,7 @@ from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import results_of, run
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
+from tests.sizes import full
 
 TWO = setting_of([100, 300, 100], {"w": 1}, tier=np.array([0, 0, 1]))
 
@@ -72,6 +73,7 @@ def test_one_tier_is_fedprox():
     assert rounds[0].equals(rounds[1])
 
 
+@full
 def test_it_learns_in_tiers():
     simulation = run(digits_scenario(method="fedat", protocol={"name": "tiers", "tiers": 2}, stop={"rounds": 20}))
     found = frames(simulation)

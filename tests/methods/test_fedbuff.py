@@ -18,7 +18,7 @@ from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, prepare, run
 from tests.methods.hand_made import KEY, message_of, server_of
 from tests.plugins.one_number import moved, numbers, scenario
-from tests.sizes import thinned
+from tests.sizes import full, thinned
 
 TWO = {"name": "buffered", "concurrency": 2, "buffer": 2, "reassign": "same"}
 
@@ -146,6 +146,7 @@ def test_one_device_at_a_time_is_sgd():
         assert tensor.numpy() == pytest.approx(weights[1][name].numpy(), abs=1e-6)
 
 
+@full
 @pytest.mark.parametrize("method", thinned(["fedasync", "fedbuff"], ["fedbuff"]))
 def test_it_learns(method):
     """Eighty updates of 4 devices at a time teach most of the digits."""

@@ -23,6 +23,7 @@ from tests.contracts.support import fingerprint, mixed_scenario, run
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, server_of, setting_of, view_of
 from tests.methods.test_fedad import FLEET, digits, noted
+from tests.sizes import full
 
 COUNTS = np.array([[10, 0, 0, 0], [5, 5, 5, 5], [0, 2, 8, 10]])
 JS = np.array([0.342014, 0.010188, 0.125761])
@@ -107,6 +108,7 @@ def test_it_is_feddh_before_any_rate_and_fedad_without_weights():
     }
 
 
+@full
 def test_charged_is_what_was_done(monkeypatch):
     """FLOPs by PyTorch's counter, decompositions and vectors by formula; bytes of the tensors sent and the rest."""
     jobs = measured_jobs(digits(method={"name": "feddhad"}), monkeypatch)

@@ -21,7 +21,7 @@ from tests.contracts.support import Spy, fingerprint, mixed_scenario, prepare, r
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, setting_of
 from tests.methods.recorded import close_to, record
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 SMALL = {"name": "feddip", "sparsity": 0.8, "rounds": 4, "interval": 2, "lam_max": 0.02, "lam_steps": 3}
 # The digits' CNN: weights, FLOPs a sample of forward and input gradient, and of the weight gradient, by arithmetic:
@@ -97,6 +97,7 @@ def test_five_rounds_by_hand(regrowth, monkeypatch):
     assert density == pytest.approx([count / 6032 for count in kept])
 
 
+@full
 def test_what_was_pruned_may_come_back():
     """Under one sparsity all along: with feedback some weights do, without it the mask stays."""
     back = {}

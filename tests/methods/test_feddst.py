@@ -24,6 +24,7 @@ from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import Spy, fingerprint, merge_arguments, mixed_scenario, prepare, run
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, server_of, setting_of, view_of
+from tests.sizes import full
 
 SPARSE = {"name": "feddst", "sparsity": 0.6, "alpha": 0.4, "interval": 2, "end_round": 6}
 # The digits' CNN: weights, and FLOPs of a training step a sample, forward, weight and input gradient by arithmetic:
@@ -256,6 +257,7 @@ def test_bitmaps_may_always_travel():
         assert set(jobs["up_bytes"]) == set(jobs["down_bytes"]) == {expected}
 
 
+@full
 def test_charged_is_what_was_done(monkeypatch):
     """On today's hardware, with the dense gradient of a batch, by PyTorch's counter."""
     jobs = measured_jobs(mixed_scenario(method={**SPARSE, "interval": 1}, training={"local_epochs": 2}), monkeypatch)

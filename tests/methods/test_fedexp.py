@@ -13,6 +13,7 @@ from edgesim.methods.fedexp import FedExP
 from tests.conftest import frames
 from tests.contracts.support import mixed_scenario, prepare
 from tests.methods.hand_made import KEY, message_of, model_of, server_of
+from tests.sizes import full
 
 
 def merged(method, models, sizes):
@@ -57,6 +58,7 @@ def test_the_server_is_charged_for_norms():
     assert seconds["fedexp"] - seconds["fedavg"] == pytest.approx(3 * (updates + 1) * 6090 / 1e6)
 
 
+@full
 def test_it_moves_further_than_fedavg_on_skewed_data():
     """On real data of one class each devices disagree: the first step of the server is longer than the mean."""
     norms, partition = {}, {"name": "x_class", "x": 1, "samples_per_device": 40}

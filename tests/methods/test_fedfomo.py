@@ -32,6 +32,7 @@ from tests.methods.plain_torch import (
     trained,
 )
 from tests.methods.recorded import close_to, record
+from tests.sizes import thinned
 
 TRAIN, FORWARD = 168448 + 168448 + 150016, 168448  # FLOPs a sample of cnn_digits
 PARAMS = 6090
@@ -69,7 +70,7 @@ def towards(base, models, weights):
     return {n: t + sum(w / total * (m[n] - t) for w, m in zip(positive, models, strict=True)) for n, t in base.items()}
 
 
-@pytest.mark.parametrize("model", ["cnn_digits", NORMED_UNITS])
+@pytest.mark.parametrize("model", thinned(["cnn_digits", NORMED_UNITS], [NORMED_UNITS]))
 def test_three_rounds_in_plain_torch(monkeypatch, model):
     """Nobody weighs in the first round; then a device goes from its last start towards what is better on its data."""
     jobs = record(monkeypatch)

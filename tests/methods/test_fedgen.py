@@ -33,6 +33,7 @@ from tests.methods.plain_torch import (
     weights_of,
 )
 from tests.methods.recorded import close_to, record
+from tests.sizes import full, thinned
 
 TRAIN = 168448 + 168448 + 150016  # FLOPs a sample of cnn_digits, whose head has 128 x 10 weights
 PARAMS, FEATURES, CLASSES, NOISE, HIDDEN = 6090, 128, 10, 32, 256
@@ -114,7 +115,9 @@ def trained(job, start, generator, round_, head):
     return weights_of(network)
 
 
-@pytest.mark.parametrize(("model", "head"), [("cnn_digits", "fc1"), (NORMED_UNITS, "fc2")])
+@pytest.mark.parametrize(
+    ("model", "head"), thinned([("cnn_digits", "fc1"), (NORMED_UNITS, "fc2")], [(NORMED_UNITS, "fc2")])
+)
 def test_three_rounds_in_plain_torch(monkeypatch, model, head):
     """Models of devices, their mean, the generator with its running statistics, and the loss of its last step."""
     jobs = record(monkeypatch)
@@ -197,6 +200,7 @@ def test_work(alpha, beta):
     assert set(jobs[jobs["round"] == 1]["flops"]) == {40 * TRAIN + more}
 
 
+@full
 def test_the_server_pays_for_its_training():
     """Six heads; a step takes forward, both gradients of the last layer and one of the first, of 32 samples.
 
@@ -209,6 +213,7 @@ def test_the_server_pays_for_its_training():
     assert simulation.tables["rounds"].frame()["server_s"].tolist() == pytest.approx([flops / 1e9] * 2)
 
 
+@full
 def test_with_both_factors_at_0_it_is_fedavg():
     """Up to rounding: every device's model and the mean."""
     weights = [

@@ -25,6 +25,7 @@ from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, message_of, server_of, setting_of, view_of
 from tests.methods.recorded import close_to, record
 from tests.plugins.one_number import Ones
+from tests.sizes import full
 
 PARAMS = 6090  # of cnn_digits
 NAME = "w.weight"
@@ -136,6 +137,7 @@ def test_the_gradient_travels_both_ways():
         assert set(jobs.query("round == 1")["down_bytes"]) == {4 * sent}
 
 
+@full
 @pytest.mark.parametrize("model", ["cnn_digits", NORMED])
 @pytest.mark.parametrize("batch", [13, 16])
 def test_the_passes_are_paid_for(model, batch, monkeypatch):

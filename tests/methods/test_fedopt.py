@@ -24,7 +24,7 @@ from tests.contracts.support import COORDINATORS, NORMED, fingerprint, mixed_sce
 from tests.contracts.test_answers import found
 from tests.contracts.whole_runs import check_whole_runs
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 START = [1.0, -2.0, 0.5]
 # Moves that devices of 1 and 3 samples make in each round, from wherever the global model then is.
@@ -176,6 +176,7 @@ def test_statistics_are_the_method_s():
 WRAPPED = [("scaffold", "deadline"), ("fedbuff", "buffered"), ("fedpns", "sync"), ("feddyn", "over_selection")]
 
 
+@full
 @pytest.mark.parametrize(("method", "protocol"), spread([case for case in WRAPPED if case[0] != "feddyn"], 1))
 def test_runs_with_an_optimizer_are_answered_and_resumed(method, protocol, tmp_path):
     """A second run finds all answers, one that was cut off ends as the whole one; a plain run gets none of them."""

@@ -14,15 +14,19 @@ from tests.contracts.support import NORMED, mixed_scenario, results_of, run
 from tests.methods.hand_made import setting_of
 from tests.methods.personal_layers import agrees_with_plain_torch
 from tests.methods.plain_torch import NORMED_UNITS, PARAMS
+from tests.sizes import thinned
 
 
 @pytest.mark.parametrize(
     ("model", "layers", "own"),
-    [
-        ("cnn_digits", 1, ["fc1"]),
-        ("cnn_digits", ["conv1", "fc1"], ["conv1", "fc1"]),
-        (NORMED_UNITS, 2, ["norm", "fc2"]),
-    ],
+    thinned(
+        [
+            ("cnn_digits", 1, ["fc1"]),
+            ("cnn_digits", ["conv1", "fc1"], ["conv1", "fc1"]),
+            (NORMED_UNITS, 2, ["norm", "fc2"]),
+        ],
+        [(NORMED_UNITS, 2, ["norm", "fc2"])],
+    ),
 )
 def test_three_rounds_in_plain_torch(monkeypatch, model, layers, own):
     """Bases are averaged by data size; what is personal goes on from where it was, running statistics too."""

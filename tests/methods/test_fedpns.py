@@ -231,6 +231,7 @@ def test_devices_of_one_label_are_asked_less(mixed_runs):
         assert (jobs[jobs["round"] >= 5]["device"] < 10).mean() > 0.55
 
 
+@full
 @grows
 def test_notes_tell_the_story(mixed_runs):
     """The counts of the state are sums of flags; probabilities of a round sum to 1."""

@@ -276,6 +276,7 @@ def test_devices_train_in_slices(model, distill, monkeypatch):
     assert widths == {(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)}
 
 
+@full
 @pytest.mark.parametrize("changes", [{"distill": True}, {"widths": [0.25, 1.0], "tiers": "speed"}])
 @pytest.mark.parametrize("model", ["cnn_digits", NORMED])
 def test_charged_is_what_was_done(model, changes, monkeypatch):
@@ -325,6 +326,7 @@ def test_the_only_width_is_fedavg():
             torch.testing.assert_close(tensor, weights[1][name], atol=1e-6, rtol=0)
 
 
+@full
 def test_the_same_seed_gives_the_same_run():
     """Tiers and widths come from the run's seed."""
     prints = [fingerprint(run(mixed_scenario(method="fjord", seed=seed)).learner.weights()) for seed in (3, 3, 4)]

@@ -22,6 +22,7 @@ from tests.contracts.support import run
 from tests.methods.hand_made import KEY
 from tests.methods.peers_by_hand import PAIR, numbers_of, row, task_of, work
 from tests.methods.test_dfedavg import spied
+from tests.sizes import full
 
 WEIGHTS = {"conv1": 144, "conv2": 4608, "fc1": 1280}  # of the digits' CNN
 VECTORS = 58
@@ -166,6 +167,7 @@ def test_the_whole_model_is_trained():
     assert flops[0].tolist() == flops[1].tolist()
 
 
+@full
 def test_pairs_learn():
     """An odd device trains alone; the mean of all models gets better."""
     pairs = {"name": "gossip_match", "mode": "pair"}

@@ -28,11 +28,12 @@ from tests.methods.plain_torch import (
     trained,
 )
 from tests.methods.recorded import close_to, record
+from tests.sizes import thinned
 
 TRAIN, FORWARD = 168448 + 168448 + 150016, 168448  # FLOPs a sample of cnn_digits
 
 
-@pytest.mark.parametrize("model", ["cnn_digits", NORMED_UNITS])
+@pytest.mark.parametrize("model", thinned(["cnn_digits", NORMED_UNITS], [NORMED_UNITS]))
 def test_three_rounds_in_plain_torch(monkeypatch, model):
     """Each device trains what has the least loss on all of its data, and each cluster is the mean by data size."""
     jobs = record(monkeypatch)

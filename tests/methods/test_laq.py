@@ -19,6 +19,7 @@ from tests.contracts.support import MODELS, mixed_scenario, prepare, run
 from tests.methods.hand_made import KEY, model_of, server_of, setting_of, view_of
 from tests.methods.plain_torch import flat, gradient, network_of
 from tests.methods.recorded import record
+from tests.sizes import spread
 
 SETTING = setting_of([100, 300], {"w": 2}, training=Training(lr=0.5))
 
@@ -115,7 +116,9 @@ def test_without_threshold_and_rounding_it_is_fedsgd(model, monkeypatch):
             torch.testing.assert_close(laq[kind][name], tensor, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{"bits": 10, "xi": 0.01}, {"longest": 2, "xi": 0.8}, {"bits": 32, "xi": 0.01}])
+@pytest.mark.parametrize(
+    "settings", spread([{"bits": 10, "xi": 0.01}, {"longest": 2, "xi": 0.8}, {"bits": 32, "xi": 0.01}], 1)
+)
 def test_rounds_are_algorithm_2_in_numpy(settings, monkeypatch):
     """Gradients of plain PyTorch at the run's own models; who uploads, what the server knows, and where it steps."""
     jobs = record(monkeypatch)

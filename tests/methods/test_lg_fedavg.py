@@ -12,15 +12,19 @@ from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import NORMED, mixed_scenario, results_of, run
 from tests.methods.personal_layers import agrees_with_plain_torch
 from tests.methods.plain_torch import NORMED_UNITS, PARAMS
+from tests.sizes import thinned
 
 
 @pytest.mark.parametrize(
     ("model", "layers", "own"),
-    [
-        ("cnn_digits", 1, ["conv1", "conv2"]),
-        ("cnn_digits", ["conv2"], ["conv1", "fc1"]),
-        (NORMED_UNITS, 1, ["fc1", "norm"]),
-    ],
+    thinned(
+        [
+            ("cnn_digits", 1, ["conv1", "conv2"]),
+            ("cnn_digits", ["conv2"], ["conv1", "fc1"]),
+            (NORMED_UNITS, 1, ["fc1", "norm"]),
+        ],
+        [(NORMED_UNITS, 1, ["fc1", "norm"])],
+    ),
 )
 def test_three_rounds_in_plain_torch(monkeypatch, model, layers, own):
     """Last layers are averaged by data size; the representation goes on from where it was."""

@@ -24,7 +24,7 @@ from tests.contracts.support import MODELS, NORMED, mixed_scenario, prepare, res
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, setting_of
 from tests.methods.recorded import close_to, record
-from tests.sizes import full, thinned
+from tests.sizes import full, spread, thinned
 
 HEADED = {"name": "cnn_digits", "projection": 12}
 
@@ -59,7 +59,7 @@ def test_the_projection_of_a_residual_network_stays_whole_too():
 # --- where it is one of its parts -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [*MODELS, HEADED])
+@pytest.mark.parametrize("model", spread([*MODELS, HEADED], 1))
 def test_the_only_width_is_moon(model):
     """Widths [1.0]: tables, weights and what devices keep are MOON's, bit for bit, but for the name of the part."""
     results = []
@@ -141,6 +141,7 @@ def retrained(job, initial, mu, temperature):
     return w, {(rank, assignment.device_state is None) for rank in ranks}
 
 
+@full
 @pytest.mark.parametrize("model", thinned([HEADED, NORMED], [NORMED]))
 def test_devices_train_in_slices(model, monkeypatch):
     """Local network, the one received and the last one delivered are cut to the width of the batch.
@@ -170,6 +171,7 @@ def test_devices_train_in_slices(model, monkeypatch):
     assert any(job.assignment.device_state is None for job in jobs[4:])
 
 
+@full
 def test_newcomers_may_compare_with_what_they_receive():
     """`first_previous` "received": other weights from the second round on, the same tables of jobs."""
     few = {"name": "uniform", "count": 2}
@@ -219,6 +221,7 @@ def test_two_more_forward_passes_at_every_width_are_paid():
     assert jobs[0]["up_bytes"].tolist() == jobs[1]["up_bytes"].tolist()
 
 
+@full
 def test_charged_is_what_was_done_with_a_head(monkeypatch):
     """PyTorch's counter sees what was charged for the slices that were drawn, and the message has the bytes."""
     jobs = measured_jobs(mixed_scenario(method="moon_fjord", model=HEADED), monkeypatch)

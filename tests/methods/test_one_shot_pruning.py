@@ -20,6 +20,7 @@ from tests.contracts.test_methods import different
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, setting_of
 from tests.methods.recorded import close_to, record
+from tests.sizes import thinned
 
 # The digits' CNN: weights, and FLOPs of a training step a sample, forward, weight and input gradient by arithmetic:
 # 16 kernels of 9 on 8 x 8 images, 32 of 144 on 4 x 4 maps, and 10 outputs of 128 inputs.
@@ -49,7 +50,7 @@ def trained(job, start, mask):
     return {name: parameter.detach() for name, parameter in network.named_parameters()}
 
 
-@pytest.mark.parametrize("warm_up", [0, 1])
+@pytest.mark.parametrize("warm_up", thinned([0, 1], [1]))
 def test_three_rounds_by_hand(warm_up, monkeypatch):
     """Whole rounds, a pruning of the mean, or of the first model, and rounds under the mask that it left."""
     seen = record(monkeypatch)

@@ -219,6 +219,7 @@ def test_updates_that_count_nothing_leave_the_model() -> None:
 UP = {"name": "onebit_adam", "warm_up": 1}
 
 
+@full
 def test_signs_are_timed_answered_and_resumed(tmp_path: Any) -> None:
     """With signs from the second round on: as the common contracts have it of the warm-up."""
     check_whole_runs(partial(mixed_scenario, method=UP, protocol=COORDINATORS["deadline"]), tmp_path)
@@ -250,6 +251,7 @@ def test_other_encodings_are_refused(up: Any) -> None:
         prepare(mixed_scenario(method="onebit_adam", encoding={"up": up}))
 
 
+@full
 def test_it_learns() -> None:
     """Thirty rounds of Adam and thirty of signs, on digits; the moments take a while to be of their size."""
     training = {"lr": 0.001, "batch": 16, "local_epochs": 1}

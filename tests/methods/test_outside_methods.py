@@ -17,6 +17,7 @@ from tests.contracts.support import Spy, mixed_scenario, prepare
 from tests.methods.recorded import record
 from tests.outside.fedavgm import FedAvgM
 from tests.outside.fedmd import FedMD
+from tests.sizes import full
 
 OUTSIDE = Path(__file__).parents[1] / "outside"
 SAMPLES, CLASSES = 20, 10
@@ -68,6 +69,7 @@ def test_only_logits_travel() -> None:
     assert jobs.groupby("round")["down_bytes"].unique().map(list).tolist() == [[0], [800], [800]]
 
 
+@full
 def test_encodings_hold_for_logits_too() -> None:
     """Half the bytes in float16; a byte each and one scale in int8, and all arrive on that scale's 255 levels."""
     for values, expected in (("float16", 400), ("int8", 204)):
@@ -75,6 +77,7 @@ def test_encodings_hold_for_logits_too() -> None:
         assert set(run.jobs["up_bytes"]) == {expected}
 
 
+@full
 def test_devices_agree_and_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server says is the mean of what devices sent; they send what their own networks say in a test."""
     done = record(monkeypatch, kinks=True)

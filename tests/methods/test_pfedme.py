@@ -27,6 +27,7 @@ from tests.methods.plain_torch import (
     weights_of,
 )
 from tests.methods.recorded import close_to, record
+from tests.sizes import full, thinned
 
 TRAIN = 168448 + 168448 + 150016  # FLOPs a sample of cnn_digits: forward, weights' and inputs' gradients
 
@@ -47,7 +48,7 @@ def turn(job, received, method):
     return {**theta, **w}, theta
 
 
-@pytest.mark.parametrize("model", ["cnn_digits", NORMED_UNITS])
+@pytest.mark.parametrize("model", thinned(["cnn_digits", NORMED_UNITS], [NORMED_UNITS]))
 @pytest.mark.parametrize("beta", [1.0, 2.0])
 def test_three_rounds_in_plain_torch(monkeypatch, model, beta):
     """theta starts at the w received, w follows it, and the server goes beta of the way to the mean by data size."""
@@ -70,6 +71,7 @@ def test_three_rounds_in_plain_torch(monkeypatch, model, beta):
         close_to(flat(learner.method.personal_model(learner.weights(), state)), kept[device])
 
 
+@full
 def test_one_step_all_the_way_is_fedavg():
     """K = 1 and eta lam = 1: theta steps from w, and w goes where it is; rounding alone differs."""
     models = [

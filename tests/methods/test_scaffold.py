@@ -29,6 +29,7 @@ from tests.methods.hand_made import KEY, message_of, server_of, setting_of, view
 from tests.methods.one_device import flops_on_top
 from tests.methods.recorded import close_to, record
 from tests.plugins.one_number import Ones
+from tests.sizes import full
 
 PARAMS = 6090  # of cnn_digits
 NAME = "w.weight"
@@ -209,6 +210,7 @@ def test_twice_the_bytes_and_two_flops_a_parameter():
     assert set(flops_on_top("scaffold")) == {2 * PARAMS}
 
 
+@full
 @pytest.mark.parametrize("model", ["cnn_digits", NORMED])
 @pytest.mark.parametrize("batch", [13, 16])
 def test_option_one_pays_for_another_pass(model, batch, monkeypatch):

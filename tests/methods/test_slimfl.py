@@ -79,6 +79,7 @@ def test_what_is_lost_does_not_move():
         assert not torch.equal(old[:2], new[:2])
 
 
+@full
 def test_charged_is_what_was_done(monkeypatch):
     """Whatever is decoded, all of the model is sent."""
     jobs = measured_jobs(mixed_scenario(method={"name": "slimfl", "half_only": 0.5}), monkeypatch)

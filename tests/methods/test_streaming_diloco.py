@@ -22,6 +22,7 @@ from tests.engine.spent import charged_j
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 from tests.methods.plain_torch import flat, layer, mean, network_of, rounds_of, three_devices, weights_of
 from tests.methods.recorded import close_to, record
+from tests.sizes import full
 
 # Parameters of cnn_cifar10 by layer: conv1, conv2, fc1, fc2, fc3. Two strided fragments.
 FIRST, SECOND = 1216 + 400500 + 3010, 12832 + 150300
@@ -222,6 +223,7 @@ def test_four_bits() -> None:
     assert all(t.isfinite().all() for t in short.learner.weights()["params"].values())
 
 
+@full
 def test_whole_runs_are_answered_and_resumed(tmp_path: Any) -> None:
     check_whole_runs(partial(mixed_scenario, method="streaming_diloco"), tmp_path)
 

@@ -19,7 +19,7 @@ from tests.contracts.support import NORMED, fingerprint, mixed_scenario, run
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.recorded import close_to, record
 from tests.methods.test_fjord import tiers
-from tests.sizes import sized, spread
+from tests.sizes import full, sized, spread
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 US_NETS = {"name": "us_nets", "widths": list(QUARTERS), "random_widths": 1}
@@ -121,6 +121,7 @@ def test_the_only_width_is_fedavg(name, model):
     close_to(weights[1], dict(weights[0]), atol=1e-6)
 
 
+@full
 def test_the_same_seed_gives_the_same_run():
     prints = [fingerprint(run(mixed_scenario(method=US_NETS, seed=seed)).learner.weights()) for seed in (3, 3, 4)]
     assert prints[0] == prints[1] != prints[2]
@@ -161,7 +162,7 @@ def test_work_of_tiers():
     assert jobs.sort_values("device")["up_bytes"].tolist()[:2] == [4 * (40 + 4 * 9 * 8 + 8 + 32 * 10 + 10)] * 2
 
 
-@pytest.mark.parametrize("changes", [{}, {"tiers": "random"}, {"distill": False, "random_widths": 0}])
+@pytest.mark.parametrize("changes", spread([{"distill": False, "random_widths": 0}, {"tiers": "random"}, {}], 1))
 @pytest.mark.parametrize("model", spread(["cnn_digits", NORMED], 1))
 def test_charged_is_what_was_done(model, changes, monkeypatch):
     jobs = measured_jobs(mixed_scenario(method={**US_NETS, **changes}, model=model), monkeypatch)

@@ -15,6 +15,7 @@ from edgesim.reports.format import text, unit_for
 from edgesim.reports.load import open_run
 from edgesim.reports.stats import curve, energy_by_kind, first_crossing, summary, targets_table
 from tests.records.written import seal_again
+from tests.sizes import full
 
 
 def test_a_run_is_read_back(fake_run):
@@ -196,6 +197,7 @@ def test_the_unit_of_an_axis_follows_its_largest_value():
     assert unit_for("total_energy_j", 2e6) == ("MJ", 1e6)
 
 
+@full
 def test_reading_a_run_needs_no_torch(fake_run):
     run = fake_run(weights={"final": {"w": np.ones(1)}})
     code = (

@@ -111,6 +111,7 @@ def test_tensorboard_reads_the_settings_of_a_run(here: Path, tmp_path: Path) -> 
     assert values["fleet.1.count"].number_value == 2
 
 
+@full
 def test_an_export_gives_the_same_bytes_again(here: Path, tmp_path: Path) -> None:
     """And in the place of what was there, so that no reader sees a run twice."""
     digests = []

@@ -9,6 +9,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.reports.figure_numbers import round_bars
 from edgesim.reports.pictures import plot_round
 from tests.records.written import new_tables, write
+from tests.sizes import full
 
 
 @pytest.fixture
@@ -89,6 +90,7 @@ def test_nobody_is_blamed_for_a_round_that_its_deadline_ended(make_run, tmp_path
     assert not re.search(r"font(-weight)?: 700.*>(Nano|Pi)", drawn)
 
 
+@full
 def test_of_many_devices_the_slowest_are_drawn(make_run, tmp_path):
     drawn = plot_round(make_run(n=71), 2, tmp_path / "x")[1].read_text()
     assert "11 faster devices not shown" in drawn

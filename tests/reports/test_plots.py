@@ -41,6 +41,7 @@ def test_axes_carry_readable_units_and_targets_are_drawn(fake_run, tmp_path):
     assert len(dashed) == 3 * 2  # two targets in three panels
 
 
+@full
 def test_the_same_figure_is_the_same_file(fake_run, tmp_path):
     runs = [fake_run("a")]
     for formats in ([each] for each in FORMATS):
@@ -86,6 +87,7 @@ def test_a_band_is_drawn_for_seeds_and_no_line_for_each(fake_run, tmp_path):
     assert alone.read_text().count('id="FillBetween') == 0 and both.read_text().count('id="FillBetween') == 1
 
 
+@full
 @pytest.mark.parametrize("count", thinned([1, 3, 14, 40], [14]))
 @pytest.mark.parametrize("width_in", spread([None, 8.5 / 2.54], 1))
 def test_no_legend_runs_off(fake_run, tmp_path, count, width_in, monkeypatch):

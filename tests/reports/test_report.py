@@ -92,6 +92,7 @@ def test_few_seeds_confirm_nothing(runs):
     assert alone.confidence[0] == "One seed cannot tell a difference from luck. Seven can."
 
 
+@full
 def test_a_target_that_nobody_reached(runs):
     never = [run for run in runs if run.method == made_up.HOSTILE]
     found = findings_of(*study_of(never), [])
@@ -99,6 +100,7 @@ def test_a_target_that_nobody_reached(runs):
     assert "not reached" in rendered(found)
 
 
+@full
 def test_one_configuration_is_told_without_a_rival(runs):
     found = findings_of(*study_of([run for run in runs if run.method == "fedavg"]), [])
     said = answer(found)
@@ -284,6 +286,7 @@ def test_the_badge_says_whose_accuracy_it_is(findings, page):
     assert found.index('class="badge"') < found.index('class="verdict"')
 
 
+@full
 def test_cells_of_targets_that_were_not_reached_are_hatched(runs, page):
     found = without_scripts(page)
     assert found.count('class="open"') >= 2 and found.count('number open"') >= 2

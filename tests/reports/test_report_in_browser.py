@@ -82,7 +82,7 @@ def opened(browser: Any, report: Path) -> Iterator[Any]:
         each.context.close()
 
 
-@pytest.mark.parametrize(("width", "scheme", "media"), thinned(LOOKS, LOOKS[::6], LOOKS[::2]))
+@pytest.mark.parametrize(("width", "scheme", "media"), thinned(LOOKS, LOOKS[:1], LOOKS[::2]))
 def test_it_looks_right(opened, tmp_path, width, scheme, media):
     """Everything is drawn, nothing asked for, no text cut or on other text; the picture is kept to be looked at."""
     seen = opened(width, scheme, media)
@@ -206,6 +206,7 @@ def test_curves_have_names_where_there_is_room(opened, tmp_path):
     assert not narrow.locator("#accuracy .keys summary").is_visible() and narrow.evaluate(BESIDE) == []
 
 
+@full
 def test_on_paper(opened, tmp_path):
     """Pages have numbers, a heading stands on the page of its first chart, and text in charts has 8 points or more."""
     seen = opened(1000)

@@ -106,6 +106,7 @@ def test_commands_that_draw_many_runs_tell_sessions_apart(run, tmp_path):
     assert set(jobs["run"]) == {"two:a", "two:b"}
 
 
+@full
 def test_commands_before_a_run(tmp_path):
     """`validate`, `show` and `run` work on a scenario of sessions; `estimate` has a row for each of their devices."""
     file = "scenarios/two_sessions.toml"
@@ -123,6 +124,7 @@ def test_commands_before_a_run(tmp_path):
     assert "run:boards" in done.out
 
 
+@full
 def test_a_run_of_one_training_is_its_only_session(tmp_path):
     """So whoever asks for sessions need not know which kind of run it is."""
     plain = edgesim.run(digits_scenario(), out=tmp_path / "plain")

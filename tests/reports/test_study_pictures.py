@@ -74,6 +74,7 @@ def test_runs_have_kinds_too(study, kind):
         assert call("plot", runs, *words) == (0, f"of_runs_{kind}.svg\n", "")
 
 
+@full
 def test_runs_are_named_as_in_the_report(study):
     """In curves and in bars: the spelling of the method, and the unit of a value."""
     for method in ("fedavg", "fedprox"):
@@ -144,6 +145,7 @@ def test_a_part_of_a_study_says_so(study):
         aside.rename(folder)
 
 
+@full
 def test_runs_that_only_time(study):
     """Nothing is trained and no energy modelled: what is not there is left out."""
     words = ["--set", "backend=null", "--set", "energy=none", "--quiet"]

@@ -24,7 +24,7 @@ from edgesim.files.loaded_code import Unidentified
 from edgesim.runs.simulate import simulate
 from tests.calling import call
 from tests.execution.test_result_cache import weights_of
-from tests.sizes import full, spread
+from tests.sizes import full, spread, thinned
 
 NET = """
 import torch
@@ -107,16 +107,18 @@ def check_not_stale(*words: str, change: Callable[[], Any], after: tuple[str, ..
 # --- the network ----------------------------------------------------------------------------------------------------
 
 
+@full
 def test_a_network_of_a_block_of_the_fleet(folder: Path) -> None:
     Path("zoo.py").write_text(net(8))
     check_not_stale("fleet.0.model=zoo:Net", change=lambda: Path("zoo.py").write_text(net(9)))
 
 
+@full
 def test_other_networks_in_blocks(folder: Path) -> None:
     check_not_stale(change=lambda: None, after=("fleet.0.model={ name = 'mlp', hidden = [8] }",))
 
 
-@pytest.mark.parametrize("key", ["model", "fleet.0.model"])
+@pytest.mark.parametrize("key", spread(["model", "fleet.0.model"], 1))
 def test_weights_to_start_from(folder: Path, key: str) -> None:
     simulate(edgesim.load("scenario.toml", ["stop.rounds=1"]), folder / "one")
     simulate(edgesim.load("scenario.toml", ["stop.rounds=2"]), folder / "two")
@@ -138,6 +140,7 @@ def test_a_helper_that_the_module_imports(folder: Path) -> None:
     check_not_stale("model=zoo:Net", change=lambda: Path("sizes.py").write_text("SCALE = 2.0\n"))
 
 
+@full
 def test_a_class_that_a_package_exports_again(folder: Path) -> None:
     Path("zoo").mkdir()
     Path("zoo/__init__.py").write_text("from zoo.net import Net\n")
@@ -170,7 +173,7 @@ def test_an_installed_package_that_is_upgraded(folder: Path, monkeypatch: pytest
     check_not_stale("model=zoo:Net", change=lambda: install("2.0", 9))
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("kind", spread(["file", "folder"], 1))
 def test_what_an_argument_names(folder: Path, kind: str) -> None:
     """A file or a folder beside the run, by a relative path: a class of a user's own opens what it likes."""
     read = "__import__('pathlib').Path(path) / 'widths.txt'" if kind == "folder" else "__import__('pathlib').Path(path)"
@@ -204,7 +207,7 @@ class Few(Uniform):
 """
 
 
-@pytest.mark.parametrize("method", ["afd", "feddip"])
+@pytest.mark.parametrize("method", thinned(["afd", "feddip"], ["feddip"]))
 def test_plans_of_methods_that_look_at_results(folder: Path, method: str) -> None:
     """They follow from who takes part, and so from the code of the selection, and the content of what it reads."""
     trace = Path("speeds.csv")
@@ -214,13 +217,14 @@ def test_plans_of_methods_that_look_at_results(folder: Path, method: str) -> Non
     check_not_stale(*words, change=lambda: trace.write_text("time_s,speed\n0,0.5\n"))
 
 
+@full
 def test_the_plan_of_a_selection_of_ones_own(folder: Path) -> None:
     Path("choice.py").write_text(CHOICE.format(count=2))
     words = ("model={ name = 'mlp', hidden = [16] }", "method=afd", "selection={ name = 'choice:Few', count = 3 }")
     check_not_stale(*words, change=lambda: Path("choice.py").write_text(CHOICE.format(count=1)))
 
 
-@pytest.mark.parametrize("method", spread(["krum", "fedmedian", "fedadam", "onebit_adam", "signsgd"], 2))
+@pytest.mark.parametrize("method", spread(["krum", "fedmedian", "fedadam", "onebit_adam", "signsgd"], 1))
 def test_the_server_s_flops_of_another_cost_model(folder: Path, method: str) -> None:
     as_large = "cost={ name = 'as', model = 'cnn_digits' }"
     words = (f"method={method}", "selection=all")

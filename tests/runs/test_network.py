@@ -241,6 +241,7 @@ def test_a_run_without_training_holds_no_weights_of_a_large_base():
     assert set(jobs["up_bytes"]) == {4 * 8 * (4096 + 4096 + 4096 + 1024)}
 
 
+@full
 def test_only_a_run_that_trains_needs_memory_for_its_weights(monkeypatch):
     """Too large a network is refused before it is built, but not where it would never be built."""
     for module in ("edgesim.core.limits", "edgesim.runs.network"):

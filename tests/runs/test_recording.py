@@ -504,6 +504,7 @@ def test_a_run_without_a_folder_goes_with_its_object(here: Path, monkeypatch: py
 # --- streams ----------------------------------------------------------------------------------------------------
 
 
+@full
 @pytest.mark.parametrize(
     ("redirected", "code", "says"),
     [

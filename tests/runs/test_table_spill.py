@@ -227,6 +227,7 @@ def test_a_full_disk_on_the_way_loses_nothing(tmp_path: Path, monkeypatch: pytes
     assert tries.count("jobs") > 6
 
 
+@full
 def test_a_lost_part_is_named(tmp_path: Path, often: None) -> None:
     """By who reads a run that was cut off, and by the run itself, whose table it was."""
     folder = tmp_path / "run"

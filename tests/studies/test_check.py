@@ -384,6 +384,7 @@ def test_an_update_shows_what_moved_within_its_tolerance_too(here: Path) -> None
     assert call("check", "golden", "--update").out.startswith("golden: written, 2 cells; 1 number, 0 jobs moved\n")
 
 
+@full
 def test_an_update_over_tables_of_something_else_says_so(here: Path) -> None:
     replace(here / "golden/cells.csv", "schema 1", "schema 0")
     code, out, _ = call("check", "golden", "--update")
@@ -436,6 +437,7 @@ def test_diff_within_a_tolerance_of_weights(here: Path) -> None:
     assert "weights" not in call("diff", "a", "b", "--tolerance", "weights=100").out
 
 
+@full
 @pytest.mark.parametrize("broken", ["golden.toml", "cells.csv"])
 def test_a_broken_golden_stops_no_other(here: Path, broken: str) -> None:
     """The goldens before and after it are compared, and the files of the check name it beside them."""

@@ -149,12 +149,14 @@ def test_results_stand_in_for_runs_that_are_gone(here: Path) -> None:
     assert call(*words, "--record").code == 0 and (here / "results.csv").read_text() == first
 
 
+@full
 def test_runs_of_another_scenario_are_none(here: Path) -> None:
     run()
     (here / "study.toml").write_text(STUDY.replace("'50 MFLOP/s'", "'60 MFLOP/s'"))
     assert rows(call("study", "claims", "claims.toml").out)["twice"][2] == "not run"
 
 
+@full
 def test_a_smaller_study_stands_in_and_is_called_so(here: Path) -> None:
     run()
     text = CLAIMS.replace('size = "never"\n', 'size = "never"\nsmaller = [{ study = "study.toml", size = "full" }]\n')
@@ -207,6 +209,7 @@ def test_a_smaller_study_may_compare_another_column(here: Path) -> None:
     assert refused.code == 2 and "claim 'later': smaller.column: goes with a claim about one column" in refused.err
 
 
+@full
 def test_a_chosen_reading_is_named_with_the_others(here: Path) -> None:
     """The slow are not faster. If fast is read as slow, they are; a third reading was not run."""
     run()

@@ -21,7 +21,7 @@ from edgesim.core.task import Payload, Submodel
 from edgesim.learning.submodel import masks
 from edgesim.methods.decentralised.sparse import FirstMasks, Maskable
 from tests.learning.test_measure import cost_profile_of
-from tests.sizes import spread
+from tests.sizes import full, spread
 
 TABLE_2 = Path(__file__).parents[2] / "docs" / "data" / "dadpfl_table_2.csv"
 MIB = 2**20
@@ -75,6 +75,7 @@ def flops(column: str, submodel: Submodel | None = None, screening: bool = False
 # --- networks ---------------------------------------------------------------------------------------------------
 
 
+@full
 @pytest.mark.parametrize(
     ("name", "classes", "params", "weights"),
     spread(
@@ -97,6 +98,7 @@ def test_parameters_that_masks_can_cover(name: str, classes: int, params: int, w
 # --- megabytes --------------------------------------------------------------------------------------------------
 
 
+@full
 @pytest.mark.parametrize(("column", "params", "mib"), [("HAM", 23272266, 887.8), ("C10", 11173962, 426.3)])
 def test_ten_whole_models(column: str, params: int, mib: float) -> None:
     """10 x 4 x 23,272,266 / 2^20 = 887.77 and 10 x 4 x 11,173,962 / 2^20 = 426.25."""
@@ -104,6 +106,7 @@ def test_ten_whole_models(column: str, params: int, mib: float) -> None:
     assert round(dense_mib(column), 1) == mib == published("FedAvg", column) == published("DFedSAM", column)
 
 
+@full
 @pytest.mark.parametrize(("column", "partition", "mib"), [("HAM", "Dir", 346.2), ("C10", "Pat", 115.1)])
 def test_what_pruning_left(column: str, partition: str, mib: float) -> None:
     """0.39 x 887.77 = 346.23 and 0.27 x 426.25 = 115.09; the paper prunes biases and normalisation on paper, too.

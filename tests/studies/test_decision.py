@@ -9,6 +9,7 @@ import pytest
 
 from edgesim.reports.html.content import FirstScreen
 from edgesim.studies.statistics import pairs_needed
+from tests.sizes import full
 from tests.studies.made_up import first_screen
 from tests.studies.made_up import values as made_up_values
 
@@ -63,6 +64,7 @@ def test_a_grid_has_a_cell_for_each_configuration() -> None:
     assert best and best.best and best.share == pytest.approx(500 / 1800)
 
 
+@full
 def test_an_effect_that_depends_on_another_axis_says_so() -> None:
     """The deadline takes 20 J from FedAvg, 60 J from FedPMT, and adds 5 J to FedProx."""
     numbers = {
@@ -81,6 +83,7 @@ def test_an_effect_that_depends_on_another_axis_says_so() -> None:
     )
 
 
+@full
 def test_an_axis_whose_effect_may_be_luck() -> None:
     """Red and blue are ahead by turns."""
     by_turns = {"red": (0, 9), "blue": (9, 0)}

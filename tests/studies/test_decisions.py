@@ -13,7 +13,7 @@ import pytest
 
 import edgesim
 from tests.calling import TINY, call
-from tests.sizes import full
+from tests.sizes import full, spread
 
 STUDY = """
 name = "tiny"
@@ -210,7 +210,7 @@ def test_targets_that_no_run_reached(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
+    spread([
         (("compare", "--baseline", "fedavg"), "--baseline: must be labels such as method=fedavg,deadline=30_s, "),
         (("compare", "--baseline", "method=x"), "--baseline: no run has method=x (method: fedavg, thin)"),
         (("front", "--column", "energy_j"), "--column: a front needs two or three columns, got 1"),
@@ -220,7 +220,7 @@ def test_targets_that_no_run_reached(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (("cheapest", "--by", "energy_j", "--reach", "8", "--within", "1 h"), "columns: unknown column 'sim_time_s@8'"),
         (("theta", "--theta", "2"), "theta: must be between 0 (time alone) and 1 (energy alone), got 2"),
         (("sensitivity", "--column", "energy_j", "--base", "place=here"), "--base: 'place' is no axis that is "),
-    ],
+    ], 1),
 )  # fmt: skip
 def test_bad_input_is_one_line(studied: Path, words: tuple[str, ...], says: str) -> None:
     command, *rest = words

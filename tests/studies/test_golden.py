@@ -46,7 +46,7 @@ def test_there_are_golden_tables() -> None:
 @pytest.mark.golden
 @pytest.mark.parametrize(
     "folder",
-    thinned(SHIPPED, [Path("golden/quickstart"), Path("golden/fedpmt_table_5_3_timing")]),
+    thinned(SHIPPED, [Path("golden/quickstart")]),
     ids=lambda folder: folder.name,
 )
 def test_what_was_stored_is_what_comes_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +60,7 @@ def test_what_was_stored_is_what_comes_out(folder: Path, monkeypatch: pytest.Mon
 # --- what is found ----------------------------------------------------------------------------------------------
 
 
+@full
 def test_an_unchanged_project_agrees_and_its_tables_are_not_touched(here: Path) -> None:
     before = contents(here)
     assert call("check", "golden") == Done(0, "golden: as stored (2 cells, 8 numbers, 4 jobs)\n", PROGRESS)
@@ -114,6 +115,7 @@ def test_a_job_without_a_partner(here: Path, kept: int, say: str) -> None:
     assert (code, f"job {number} (device " in out, out.count(say)) == (1, True, 1)
 
 
+@full
 def test_jobs_of_the_first_rounds_only(here: Path) -> None:
     """What differs later shows in the columns, and the report says that the jobs that are kept do not differ."""
     replace(here / "base.toml", "rounds = 1", "rounds = 3")
@@ -125,6 +127,7 @@ def test_jobs_of_the_first_rounds_only(here: Path) -> None:
     assert (code, out.splitlines()[-1]) == (1, "  no job of the first 1 rounds, which are kept, differs")
 
 
+@full
 def test_what_is_learned_has_a_tolerance(here: Path) -> None:
     """Stored accuracies are moved by 0.01 and by 0.03, with a tolerance of 0.02."""
     text = STUDY.replace(*LEARNED).replace('"flops"', '"flops", "accuracy"')
@@ -220,6 +223,7 @@ def test_given_runs_are_compared_as_they_are_and_this_is_said(here: Path) -> Non
     assert call("check", "golden", "--from", every).code == 1
 
 
+@full
 def test_a_golden_that_cannot_run_keeps_no_other_from_its_check(here: Path) -> None:
     (here / "broken").mkdir()
     for name in ("cells.csv", "jobs.csv", "golden.toml"):

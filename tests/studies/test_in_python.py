@@ -62,6 +62,7 @@ def test_a_study_of_values_is_run_and_read(here: Path) -> None:
     assert len(seen) == 4  # nothing is run twice
 
 
+@full
 def test_the_scenario_may_be_a_file_a_table_or_an_object(here: Path) -> None:
     scenario = edgesim.load("scenario.toml", ["backend=null"])
     bases = [Path("scenario.toml"), scenario, scenario.canonical()]
@@ -198,6 +199,7 @@ def test_targets_of_a_run_are_shown(here: Path) -> None:
     assert "<td>accuracy 0.01</td><td>" in run._repr_html_() and ", 1 rounds</td>" in run._repr_html_()
 
 
+@full
 def test_figures_show_themselves(here: Path) -> None:
     """As a PNG, whatever matplotlib's display is."""
     result = edgesim.study("scenario.toml", {"seed": [1, 2]}, overrides="stop.rounds=2").run()

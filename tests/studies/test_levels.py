@@ -10,6 +10,7 @@ from edgesim.config.load import load_scenario
 from edgesim.studies.levels import FLEET, levels_of
 from edgesim.studies.study import load_study
 from tests.conventions.source_tree import ROOT
+from tests.sizes import full
 
 FOLDER = ROOT / "scenarios" / "decisions"
 
@@ -41,6 +42,7 @@ def test_boards_and_links() -> None:
     assert [dict(level.facts) for level in found[FLEET]] == [{"devices": "12"}]  # the rest stands with the axes
 
 
+@full
 def test_a_key_of_a_part_is_shown_alone_and_a_part_with_its_source() -> None:
     assert [dict(level.facts) for level in levels("how_many_phones")["phones"]][:2] == [
         {"setting": "count 5"},

@@ -227,6 +227,7 @@ def test_trials_are_cells_of_the_study(here: Path) -> None:
     assert [(row["cell"], row["state"]) for row in plan["cells"]] == [(cell, "done") for cell in cells[2:4]]
 
 
+@full
 def test_warnings_of_trials_stand_once(here: Path) -> None:
     """The network of a scenario whose only block has its own, in each of 3 trials; also where all of them are done."""
     (here / "timing.toml").write_text(TIMING.replace("fleet = [{", "fleet = [{ network = 'wifi',"))
@@ -237,6 +238,7 @@ def test_warnings_of_trials_stand_once(here: Path) -> None:
         assert (code, found) == (0, ["warning: network: has no effect, as every fleet block has its own"])
 
 
+@full
 def test_warnings_that_differ_in_numbers_alone_stand_once(here: Path) -> None:
     """A deadline that no device can miss: how long the longest job takes depends on the frequency of the trial."""
     (here / "timing.toml").write_text(TIMING + "protocol = { name = 'deadline', deadline = '900 s' }\n")

@@ -11,6 +11,7 @@ import pytest
 
 from edgesim.studies.study import load_study
 from tests.calling import TINY, call
+from tests.sizes import full
 
 STUDIES = Path(__file__).parents[2] / "scenarios" / "studies"
 STUDY = """
@@ -62,6 +63,7 @@ def test_a_csv_says_what_the_study_may_say_itself(study: Path) -> None:
     assert from_csv.published[0].cell == {"method": "fedavg", "protocol.deadline": "30_s"}
 
 
+@full
 def test_its_numbers_stand_in_the_table(study: Path) -> None:
     words = (study, "--only", "seed=1", "--runs", "runs")
     assert call("study", "run", *words).code == 0

@@ -74,6 +74,7 @@ def test_an_update_says_what_moved_and_passes(suite: pytest.Pytester) -> None:
     again.stdout.fnmatch_lines(["*/golden: nothing moved"])
 
 
+@full
 def test_its_rounds_are_those_of_the_command(suite: pytest.Pytester) -> None:
     """What pytest writes anew the command finds as stored."""
     for name in ("cells.csv", "jobs.csv"):

@@ -42,6 +42,7 @@ def files(folder: str) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
+@full
 def test_the_runs_of_another_study_of_that_name_are_kept(two: Path) -> None:
     assert call("study", "run", A).code == 0
     before = files("runs")
@@ -56,6 +57,7 @@ def test_the_runs_of_another_study_of_that_name_are_kept(two: Path) -> None:
     assert shown[0] != shown[1]
 
 
+@full
 def test_a_study_that_changes_replaces_its_own_runs(two: Path) -> None:
     assert call("study", "run", A).code == 0
     Path("a/base.toml").write_text(TINY.replace("1 Mbit/s", "3 Mbit/s"))

@@ -87,6 +87,7 @@ def test_a_study_is_run_once(here: Path) -> None:
     assert contents(here / "runs") == made
 
 
+@full
 def test_a_half_written_run_is_run_again(here: Path) -> None:
     """A table cut short, a table gone, no stamp: each is made anew, and nothing else is."""
     call("study", "run", "study.toml", *FULL)
@@ -112,6 +113,7 @@ def test_other_code_other_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert call("study", "table", "study.toml", *FULL).err == ""
 
 
+@full
 def test_a_changed_scenario_is_run_again_and_not_shown_before(here: Path) -> None:
     call("study", "run", "study.toml", *FULL)
     (here / "base.toml").write_text(TINY.replace("8 Mbit/s", "9 Mbit/s"))

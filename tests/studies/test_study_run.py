@@ -80,6 +80,7 @@ def test_cells_without_data_are_named_before_any_is_run(here: Path) -> None:
     assert last.startswith(says)
 
 
+@full
 def test_the_others_are_run_if_that_is_wanted(here: Path) -> None:
     code, out, err = call("study", "run", "study.toml", "--runs", "runs", "--keep-going")
     assert (code, out, made()) == (1, "", DIGITS)
@@ -91,6 +92,7 @@ def test_the_others_are_run_if_that_is_wanted(here: Path) -> None:
     assert (code, err.splitlines()[0], made()) == (0, "2 of 4 cells are done", DIGITS + OWN)
 
 
+@full
 def test_what_was_run_stays_done_without_its_data(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of other data it is run again."""
     write_npz(here / "own.npz", shade=0.5)
@@ -107,6 +109,7 @@ def test_what_was_run_stays_done_without_its_data(here: Path, monkeypatch: pytes
     assert [(each.state, each.fault) for each in found] == [("bad", "digits: not here any more"), ("to run", "")]
 
 
+@full
 def test_each_data_set_is_loaded_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, load = [], Digits.load
     monkeypatch.setattr(Digits, "load", lambda self: loaded.append(self) or load(self))
@@ -290,6 +293,7 @@ def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: 
     assert again.startswith("running: data=digits,seed=1; 1 left, about ") and last == "2 of 2: data=digits,seed=1"
 
 
+@full
 @pytest.mark.process
 def test_what_another_process_trains_is_not_trained_beside_it(here: Path) -> None:
     """Under two networks a seed is trained once; of the first seed the other process has the first network."""
@@ -310,6 +314,7 @@ def test_what_another_process_trains_is_not_trained_beside_it(here: Path) -> Non
 # --- what is the user's -----------------------------------------------------------------------------------------
 
 
+@full
 def test_files_that_no_run_wrote_stay_when_a_cell_is_run_again(here: Path) -> None:
     """Also those of a folder that a study was killed over as it was to be replaced."""
     study = ("study", "run", "study.toml", "--runs", "runs", "--only", "data=digits")

@@ -151,6 +151,7 @@ def test_a_warning_about_every_cell_stands_once(write, command: str) -> None:
     one_warning(call("study", command, write(OWN, study)))
 
 
+@full
 def test_a_warning_about_some_cells_says_of_how_many(write) -> None:
     """The numbers of a warning differ from cell to cell, as the jobs do: it stands once all the same."""
     deadline = "protocol={ name = 'deadline', deadline = '90 s' }"

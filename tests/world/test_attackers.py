@@ -17,6 +17,7 @@ from edgesim.world.failures.attackers import Attackers
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import COORDINATORS, fingerprint, mixed_scenario, prepare, results_of, run
 from tests.contracts.test_answers import found
+from tests.sizes import full
 
 FLIP = {"name": "attackers", "devices": [1, 4], "labels": "mirrored"}
 TURN = {"name": "attackers", "devices": [1, 4], "factor": -1.0}
@@ -171,6 +172,7 @@ def accuracy_of(method, failures):
     return float(frames(run(scenario))["evals"]["accuracy"].iloc[-1])
 
 
+@full
 def test_the_robust_withstand_what_the_mean_does_not():
     """Three of ten devices send ten times the opposite of what they learned."""
     attack = [{"name": "attackers", "devices": [0, 4, 8], "factor": -10.0}]

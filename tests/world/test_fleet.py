@@ -9,9 +9,10 @@ import pytest
 from edgesim.config.scenario import FleetBlock
 from edgesim.world.fleet import DeviceBlock, build_fleet
 from tests.conftest import timing_scenario
+from tests.sizes import spread
 
 
-@pytest.mark.parametrize("devices", [50, 400])
+@pytest.mark.parametrize("devices", spread([50, 400], 1))
 def test_a_fleet_of_many_blocks_looks_at_each_a_few_times(devices: int) -> None:
     """And not once for every block before it: 32,000 rows took minutes."""
     block = {"cpu": {"flops_per_s": 1e6}}

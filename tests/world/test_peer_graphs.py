@@ -21,7 +21,7 @@ from edgesim.core.rng import Key
 from edgesim.world.peers.drawn import GossipMatch, Random
 from edgesim.world.peers.listed import ListedPeers
 from edgesim.world.peers.regular import Expander, Exponential, Full, Ring, StarOfStars
-from tests.sizes import examples
+from tests.sizes import examples, spread
 
 KEY = Key(3).at(1)
 # Each has a graph of 8 devices.
@@ -209,7 +209,7 @@ def test_star_of_stars() -> None:
 # --- graphs drawn at random -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "degree"), [(6, 2), (6, 3), (6, 4), (9, 4)])
+@pytest.mark.parametrize(("n", "degree"), spread([(6, 2), (6, 3), (6, 4), (9, 4)], 1))
 def test_random_sets_are_equally_likely(n: int, degree: int) -> None:
     """Of every device; 3 of 5 and 4 of 5 are drawn by what is left out, 4 of 8 with many repeats."""
     draws = 2000

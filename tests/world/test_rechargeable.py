@@ -17,7 +17,7 @@ from edgesim.core.rng import Key
 from edgesim.world.batteries.base import Batteries, BatteryArrays
 from edgesim.world.batteries.rechargeable import Rechargeable
 from edgesim.world.processes.daily_profile import DAY_S, DailyWindows
-from tests.sizes import examples, grows, sized
+from tests.sizes import examples, full, grows, sized
 
 HOUR_S = 3600.0
 KEY = Key(2)
@@ -299,6 +299,7 @@ def test_times_of_death_and_return_equal_those_of_small_steps(drawn, windows, wa
         assert found > 4 * DAY_S - 1e-3 if math.isinf(dead_s) else found == pytest.approx(dead_s, abs=1e-3)
 
 
+@full
 @grows
 def test_what_was_asked_before_changes_no_bit():
     """Three devices go off and on hundreds of times: asked often, now and then back, or once, they are equal."""
