@@ -78,8 +78,9 @@ def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
 
 QUICK = 4  # a quick run has one in so many of the short tests of a file that neither search nor start a process
 CASES = 2  # a short run has at most so many cases of a parametrised test, evenly spread: the first and the last
-# But in these folders, whose cases are kinds of methods, files and pages, so many, and not the same of each test.
-TURNS = {"contracts": 4, "conventions": 6, "docs": 4}
+# But in these folders, whose cases are kinds of methods and pages, so many, and not the same of each test.
+TURNS = {"contracts": 4, "docs": 4}
+ALL_CASES = "conventions"  # and in this folder all: each file counts, and takes no time
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -108,7 +109,8 @@ def _more_cases(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Return the cases of parametrised tests that a short run leaves out."""
     cases = defaultdict(list)
     for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
+        if ALL_CASES not in item.path.parts:
+            cases[item.nodeid.partition("[")[0]].append(item)
     left_out: set[pytest.Item] = set()
     for test, same in cases.items():
         kept = _kept(test, len(same))
