@@ -112,6 +112,7 @@ def test_tables_of_all_formats(studied: Path) -> None:
     assert call(*words, "--latex", "--csv").code == 2
 
 
+@full
 def test_a_front_and_theta_agree_with_the_tables(studied: Path) -> None:
     result = found(studied, "front", "--column", "sim_time_s", "--column", "energy_j", "--only", "radio=low", told="")
     assert result["statistics"] == {"sim_time_s": "mean", "energy_j": "mean"}
