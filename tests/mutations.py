@@ -165,7 +165,7 @@ MUTATIONS = (
         "models are tested a round late",
         "done % self._evaluation.every",
         "(done + 1) % self._evaluation.every",
-        LEARNED,
+        ("engine", "end_to_end"),
     ),
     # what is learned
     Mutation("the mean forgets its weights", "alpha=each.weight / total", "alpha=1.0 / len(held)", LEARNED),
