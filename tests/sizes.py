@@ -79,7 +79,7 @@ def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
 QUICK = 4  # a quick run has one in so many of the short tests of a file that neither search nor start a process
 CASES = 2  # a short run has at most so many cases of a parametrised test, evenly spread: the first and the last
 # But in these folders, whose cases are kinds of methods and pages, so many, and not the same of each test.
-TURNS = {"contracts": 4, "docs": 4}
+TURNS = {"contracts": 3, "docs": 4}
 ALL_CASES = "conventions"  # and in this folder all: each file counts, and takes no time
 
 

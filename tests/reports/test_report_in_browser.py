@@ -82,6 +82,7 @@ def opened(browser: Any, report: Path) -> Iterator[Any]:
         each.context.close()
 
 
+@full
 @pytest.mark.parametrize(("width", "scheme", "media"), thinned(LOOKS, LOOKS[:1], LOOKS[::2]))
 def test_it_looks_right(opened, tmp_path, width, scheme, media):
     """Everything is drawn, nothing asked for, no text cut or on other text; the picture is kept to be looked at."""
