@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,6 +18,7 @@ from edgesim.config.units import Distribution, PerDevice, draw, reason
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PositiveShare
 from edgesim.core.rng import Key
+from tests.sizes import examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,7 @@ def test_a_number_beyond_floats_is_refused() -> None:
     assert refused(units.Seconds, 10**400).endswith("is too large")
 
 
+@settings(max_examples=examples(100, short=10))
 @given(st.decimals(min_value="0.001", max_value=10**6, places=3))
 def test_a_unit_never_costs_a_digit(number: Any) -> None:
     # float() of a decimal text is the correctly rounded value

@@ -267,7 +267,7 @@ def sent_by(device, place, generator):
     return Update(place, place, Task(submodel=submodel), body, 1, 1, 0, {})
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60, short=8))
 @given(
     devices=st.lists(DEVICE, min_size=1, max_size=4),
     seed=st.integers(0, 2**32 - 1),

@@ -44,6 +44,7 @@ def test_a_round_on_paper():
     assert merged_layers(FedRolex(rates=(0.5,)), setting, {"w": [1.0] * 4}, got) == {"w": [4, 1, 1, 2]}
 
 
+@full
 def test_groups_of_one_size_have_the_same_units():
     """Channels that a residual network adds stay aligned; every other group wraps at its own size."""
     fleet = [{"level": 1, "cpu": {"flops_per_s": 1e9}}]

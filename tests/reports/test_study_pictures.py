@@ -45,7 +45,7 @@ def in_the_folder(study, monkeypatch):
     monkeypatch.chdir(study)
 
 
-@pytest.mark.parametrize("kind", spread(KINDS, 2))
+@pytest.mark.parametrize("kind", spread(KINDS, 1))
 def test_every_kind(study, kind):
     done = call("study", "plot", "two.toml", "--kind", kind, "--width", "double", "--format", "pdf,svg")
     assert done == (0, f"{kind}.pdf\n{kind}.svg\n", "")
