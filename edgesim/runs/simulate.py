@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import lru_cache, partial, reduce
 from pathlib import Path
@@ -21,6 +20,7 @@ from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Arr
 from edgesim.core.backend import Backend
 from edgesim.core.errors import ConfigError
+from edgesim.core.garbage import seldom_collecting
 from edgesim.core.rng import Key
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.rounds import Observer
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from edgesim.execution.checkpoint import Checkpoint
     from edgesim.execution.result_cache import Answers
 
-_YOUNG_OBJECTS = 100_000  # new objects between two garbage collections; Python's own default is 700
-
 
 class Silent:
     """An observer that shows nothing."""
@@ -73,22 +71,6 @@ class Telling(Silent):
     def round_closed(self, info: Mapping[str, Any]) -> None:
         """Call the function."""
         self._tell(info)
-
-
-@contextmanager
-def seldom_collecting() -> Iterator[None]:
-    """Let Python collect garbage cycles less often, and skip the objects that exist already, such as all of torch.
-
-    An event loop creates and drops many objects, and hardly any are in cycles.
-    """
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
 
 
 class Simulation:
