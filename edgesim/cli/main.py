@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import re
 import sys
@@ -33,6 +35,7 @@ def main() -> None:
         del sys.path[0]
     if here not in sys.path:
         sys.path.append(here)
+    atexit.register(gc.freeze)  # all goes with the process, so that Python need not look for garbage once more
     os.environ["MPLBACKEND"] = "agg"  # figures go to files, and the backend of the environment may be missing
     try:
         with careful_streams(), interrupts() as signals:

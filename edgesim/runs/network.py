@@ -19,6 +19,7 @@ from edgesim.config.scenario import Foreign, Scenario
 from edgesim.config.toml_file import toml_of
 from edgesim.config.units import reason
 from edgesim.core.errors import ConfigError
+from edgesim.core.garbage import seldom_collecting
 from edgesim.core.limits import memory_bytes
 from edgesim.core.networks import Networks, labels_of
 from edgesim.core.price_list import F32_BYTES, CostProfile, side_by_side
@@ -54,6 +55,7 @@ class Network:
         return self.make()
 
 
+@seldom_collecting()
 def network_of(
     model: Chosen,
     shape: tuple[int, ...] | None,
