@@ -98,7 +98,8 @@ def test_bytes_of_the_base_follow_its_type() -> None:
         one, other = (each.memory_bytes(WHOLE, 4, moments=2) for each in (half, found))
         weights = one.weights - half.base_bytes + found.base_bytes
         assert other == one._replace(weights=weights, temporaries=other.temporaries)
-        assert other.temporaries > one.temporaries  # with the weights of the layer at work
+        has_codes = dtype not in ("float16", "bfloat16")
+        assert (other.temporaries > one.temporaries) == has_codes  # with the weights of the layer at work
         assert other.optimiser == 2 * 4 * found.params  # what trains is float32, and so are its two moments
 
 
