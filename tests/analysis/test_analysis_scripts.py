@@ -307,8 +307,9 @@ def test_the_notebook_about_methods_runs(tmp_path):
 
 
 @full
-def test_the_notebook_about_energy_runs(tmp_path):
+def test_the_notebook_about_energy_runs(tmp_path, monkeypatch):
     """816 MHz takes least by the formula of the scenario, 2 C V^2 f + static over 1 / f, with Linux's voltages."""
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # which the command line sets: a notebook shows its own pictures
     shown = outputs_of("energy_and_cost.ipynb", tmp_path)
     points = table_in(shown["front"]).set_index("frequency")
     volts = {"408MHz": 0.8, "816MHz": 0.825, "1800MHz": 1.2}
