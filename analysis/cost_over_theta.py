@@ -1,4 +1,4 @@
-"""What is cheapest if joules count more, or less? Usage: python analysis/cost_over_theta.py [STUDY] [--size SIZE]
+"""Which setting is cheapest if joules count more? Usage: python analysis/cost_over_theta.py [STUDY] [--size SIZE]
 
 The cost is (1 - theta) x seconds + theta x joules, as in the DA-DPFL paper. Runs what is missing of the study, by
 default policies of frequency, power and bandwidth in a cell.

@@ -144,7 +144,8 @@ def alone(rows: Callable[..., Iterable[Found]], quick: Mapping[str, Any]) -> Non
     """
     given = vars(_options(rows).parse_args())
     file, is_quick = given.pop("json", None), given.pop("quick", False)
-    chosen = {**(_quick(rows, quick) if is_quick else {}), **given}
+    once = {"repeats": QUICK_REPEATS} if "repeats" in inspect.signature(rows).parameters else {}
+    chosen = {**({**once, **quick} if is_quick else {}), **given}
     found = []
     try:
         for each in rows(**chosen):
@@ -164,11 +165,6 @@ def as_json(found: Iterable[Found]) -> dict[str, list[dict[str, Any]]]:
         "rows": [asdict(each) for each in found if isinstance(each, Row)],
         "left_out": [each._asdict() for each in found if isinstance(each, LeftOut)],
     }
-
-
-def _quick(rows: Callable[..., object], quick: Mapping[str, Any]) -> dict[str, Any]:
-    once = {"repeats": QUICK_REPEATS} if "repeats" in inspect.signature(rows).parameters else {}
-    return {**once, **quick}
 
 
 def _options(rows: Callable[..., object]) -> argparse.ArgumentParser:

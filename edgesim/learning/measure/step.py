@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.garbage import seldom_collecting
 from edgesim.core.price_list import CostProfile, LayerCost, OperationCost, ProductCost
 from edgesim.learning.measure.backward_flops import NodeFlops, node_flops
 from edgesim.learning.measure.channel_groups import Layout, find_groups
@@ -49,7 +48,6 @@ from edgesim.learning.train.loop import gradients
 _Key = TypeVar("_Key", str, Owners)
 
 
-@seldom_collecting()
 def measure(
     module: nn.Module,
     name: str,
