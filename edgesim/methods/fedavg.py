@@ -14,6 +14,7 @@ from edgesim.core.method import Aggregate, Method, Needs, ServerContext
 from edgesim.core.model_state import mapped
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,8 @@ class FedAvg(Method):
 
     `aggregate_over`: "participants" normalises over the updates that arrived; "all" counts every absent device with the
     old model and its share of all data (the older form of the algorithm). If the weights of a selection make the
-    arrived updates count more than all data, the model moves beyond the mean, in proportion.
+    arrived updates count more than all data, the model moves beyond the mean, in proportion. `weights`: devices count by
+    their samples, or all alike.
 
     Family: server average. Formula: `w <- sum_k n_k w_k / sum_k n_k`. Paper: arXiv 1602.05629.
     """
@@ -31,6 +33,8 @@ class FedAvg(Method):
     """All experiments of Wu's thesis (chapter 2) average over the participants. A footnote has the older form in which
     absent devices count with the old model and their share of the data: `"all"`.
     """
+
+    weights: Literal["samples", "equal"] = "samples"
 
     needs: ClassVar[Needs] = Needs(networks=True)
 
@@ -42,7 +46,8 @@ class FedAvg(Method):
         Updates that the selection makes count more than all data move the model beyond the mean.
         """
         sizes = self.update_weights(updates, server.setting)
-        everybody = float(server.setting.samples.sum())
+        held = server.setting.samples
+        everybody = float(held.sum()) if self.weights == "samples" else float((held > 0).sum())
         absent = everybody - sum(sizes) if self.aggregate_over == "all" else 0.0
         if absent > 0:
             updates, sizes = [*updates, updates[0]._replace(body=global_model)], [*sizes, absent]
@@ -51,6 +56,12 @@ class FedAvg(Method):
             times = sum(sizes) / everybody
             mean = mapped(lambda new, old: old + times * (new - old), mean, global_model)
         return Aggregate(state, mean)
+
+    def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
+        """Return data sizes or ones, times the protocol's weights."""
+        if self.weights == "samples":
+            return super().update_weights(updates, setting)
+        return [update.weight for update in updates]
 
 
 PLUGINS = {"fedavg": FedAvg}

@@ -176,6 +176,7 @@ def test_only_plain_sgd():
 OPTIONS = {
     "apfl": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "alpha": "test_with_alpha_0_devices_use_the_global_model",
         "adaptive": "test_a_step",
     },

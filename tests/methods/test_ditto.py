@@ -196,6 +196,7 @@ def test_settings_out_of_range(wrong):
 OPTIONS = {
     "ditto": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "lam": "test_devices_train_both_models",
         "proximal": "test_a_personal_step",
         "global_epochs": "test_work_and_bytes",

@@ -44,6 +44,15 @@ def test_absent_devices_may_count_with_the_old_model():
     assert average([0, 1, 2], aggregate_over="all") == pytest.approx([1.2, -1.56, 0.56], rel=1e-6)
 
 
+def test_devices_may_count_alike():
+    """The plain mean of three; with two of five devices absent, and "all", 0.6 of the step."""
+    plain = np.mean(MODELS, 0)
+    assert average([0, 1, 2], weights="equal") == pytest.approx(plain, rel=1e-6)
+    held = (*SAMPLES, 700, 300)
+    by_hand = 0.6 * plain + 0.4 * np.array(BASE["w"])
+    assert average([0, 1, 2], held, weights="equal", aggregate_over="all") == pytest.approx(by_hand, rel=1e-6)
+
+
 @pytest.mark.parametrize("over", ["participants", "all"])
 def test_one_or_no_arrival(over):
     """One device's model is taken as it is, if only participants count; nobody's leaves the old one."""
@@ -113,5 +122,6 @@ def test_whole_model_travels_both_ways():
 OPTIONS = {
     "fedavg": {
         "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_devices_may_count_alike",
     },
 }

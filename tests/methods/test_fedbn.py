@@ -62,5 +62,6 @@ def test_a_model_of_normalisation_alone_is_refused():
 OPTIONS = {
     "fedbn": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
     },
 }

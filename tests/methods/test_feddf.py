@@ -139,6 +139,7 @@ OPTIONS = {
         "batch": "test_the_mean_learns_what_the_models_of_all_say_together",
         "lr": "test_the_mean_learns_what_the_models_of_all_say_together",
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "teachers": "test_with_their_own_teachers_networks_learn_apart",
     },
 }

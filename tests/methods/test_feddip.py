@@ -189,6 +189,7 @@ def test_a_model_without_weights():
 OPTIONS = {
     "feddip": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "sparsity": "test_share_that_is_pruned",
         "initial_sparsity": "test_it_does_not_get_denser",
         "rounds": "test_share_that_is_pruned",

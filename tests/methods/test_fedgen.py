@@ -272,6 +272,7 @@ def test_the_null_backend_is_refused():
 OPTIONS = {
     "fedgen": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "alpha": "test_work",
         "beta": "test_work",
         "decay": "test_factors_end_above_0",

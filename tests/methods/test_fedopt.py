@@ -278,18 +278,21 @@ def test_optimizers_of_methods_are_those_of_scenarios():
 OPTIONS = {
     "fedavgm": {
         "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "lr": "test_momentum_is_that_of_torch",
         "momentum": "test_momentum_is_that_of_torch",
         "nesterov": "test_diloco.py::test_the_outer_step_is_that_of_torch",
     },
     "fedadagrad": {
         "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "lr": "test_four_rounds_of_algorithm_2",
         "beta1": "test_four_rounds_of_algorithm_2",
         "tau": "test_four_rounds_of_algorithm_2",
     },
     "fedadam": {
         "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "lr": "test_four_rounds_of_algorithm_2",
         "beta1": "test_four_rounds_of_algorithm_2",
         "tau": "test_four_rounds_of_algorithm_2",
@@ -297,6 +300,7 @@ OPTIONS = {
     },
     "fedyogi": {
         "aggregate_over": "test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "lr": "test_four_rounds_of_algorithm_2",
         "beta1": "test_four_rounds_of_algorithm_2",
         "tau": "test_four_rounds_of_algorithm_2",

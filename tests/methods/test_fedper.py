@@ -107,6 +107,7 @@ def test_a_block_is_named_by_what_its_layers_begin_with():
 OPTIONS = {
     "fedper": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "personal_layers": "test_three_rounds_in_plain_torch",
     },
 }

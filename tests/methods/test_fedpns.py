@@ -252,6 +252,7 @@ def test_notes_tell_the_story(mixed_runs):
 OPTIONS = {
     "fedpns": {
         "aggregate_over": "test_optimal_aggregation.py::test_who_was_dropped_counts_as_absent",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "mode": "test_optimal_aggregation.py::test_only_the_mean_labels_among_updates_that_differ_a_little",
         "v": "test_optimal_aggregation.py::test_how_many_always_stay",
         "min_keep": "test_optimal_aggregation.py::test_how_many_always_stay",

@@ -60,6 +60,7 @@ def test_settings_out_of_range():
 OPTIONS = {
     "fedprox": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "mu": "test_a_step",
     },
 }

@@ -118,6 +118,7 @@ def test_settings_out_of_range(key, value):
 OPTIONS = {
     "fedrep": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "personal_layers": "test_three_rounds_in_plain_torch",
         "head_epochs": "test_work_and_bytes",
         "body_epochs": "test_work_and_bytes",

@@ -62,6 +62,7 @@ def test_layers_that_the_model_does_not_have(layers):
 OPTIONS = {
     "lg_fedavg": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "shared_layers": "test_three_rounds_in_plain_torch",
     },
 }

@@ -212,6 +212,7 @@ def test_settings_out_of_range(wrong):
 OPTIONS = {
     "moon": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "mu": "test_loss_and_gradient_by_hand",
         "temperature": "test_contrast",
         "first_previous": "test_what_stands_for_a_last_model",

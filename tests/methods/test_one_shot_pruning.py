@@ -199,6 +199,7 @@ def test_a_model_without_weights():
 OPTIONS = {
     "one_shot_pruning": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "keep": "test_all_of_the_weights_are_fedavg",
         "warm_up_rounds": "test_three_rounds_by_hand",
         "allocation": "test_sparser_where_there_is_more",

@@ -411,6 +411,7 @@ def test_without_looking_there_is_no_work():
 OPTIONS = {
     "optimal_aggregation": {
         "aggregate_over": "test_who_was_dropped_counts_as_absent",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "mode": "test_only_the_mean_labels_among_updates_that_differ_a_little",
         "v": "test_how_many_always_stay",
         "min_keep": "test_how_many_always_stay",

@@ -164,6 +164,7 @@ def test_settings_out_of_range(key, value):
 OPTIONS = {
     "per_fedavg": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "alpha": "test_without_adaptation_it_is_fedavg",
         "variant": "test_a_step_on_paper",
         "delta": "test_three_rounds_in_plain_torch",

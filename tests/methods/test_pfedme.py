@@ -147,6 +147,7 @@ def test_only_plain_sgd(key, value):
 OPTIONS = {
     "pfedme": {
         "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
         "lam": "test_three_rounds_in_plain_torch",
         "inner_steps": "test_work_and_bytes",
         "eta": "test_one_step_all_the_way_is_fedavg",
