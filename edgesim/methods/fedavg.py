@@ -23,8 +23,8 @@ class FedAvg(Method):
 
     `aggregate_over`: "participants" normalises over the updates that arrived; "all" counts every absent device with the
     old model and its share of all data (the older form of the algorithm). If the weights of a selection make the
-    arrived updates count more than all data, the model moves beyond the mean, in proportion. `weights`: devices count by
-    their samples, or all alike.
+    arrived updates count more than all data, the model moves beyond the mean, in proportion. `weights`: devices count
+    by their samples, or all alike.
 
     Family: server average. Formula: `w <- sum_k n_k w_k / sum_k n_k`. Paper: arXiv 1602.05629.
     """
