@@ -55,6 +55,7 @@ def ours() -> dict[str, Contestant]:
     backends = {
         "2 workers": {"name": "workers", "workers": 2},
         "1 worker": {"name": "workers", "workers": 1},
+        "2 workers, compiled": {"name": "workers", "workers": 2, "compile": True},
         "serial": {"name": "serial"},
         **({"cohort": {"name": "cohort"}} if "cohort" in places_of("backend") else {}),
     }

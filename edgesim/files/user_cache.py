@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -19,9 +20,10 @@ from edgesim.core.errors import EdgesimError
 from edgesim.files.reading import check_regular, one_line, read_text, reading
 
 VARIABLE = "EDGESIM_CACHE"
-PROFILES, DECODED = "profiles", "decoded"  # folders of cost profiles, and of decoded data sets
+PROFILES, DECODED, PROGRAMS = "profiles", "decoded", "programs"  # folders of cost profiles, data sets, compiled steps
+KINDS = (PROFILES, DECODED, PROGRAMS)
 
-_ENTRY = re.compile(r"[0-9a-f]{64}\.(json|npy)|\.[0-9a-f]{16}\.\w+\.growing")  # names of files in the folders
+_ENTRY = re.compile(r"[0-9a-f]{64}\.(json|npy|so|lock)|\.[0-9a-f]{16}\.\w+\.growing")  # names of files in the folders
 
 
 _READS = [True]  # False: cached results are not read
@@ -116,13 +118,33 @@ def mapped(path: Path) -> np.ndarray:
         return np.lib.format.open_memmap(path, mode="c")  # torch warns about read-only memory
 
 
+# --- files of any kind ------------------------------------------------------------------------------------------------
+
+
+def keep_file(kind: str, name: str, make: Callable[[Path], None]) -> Path:
+    """Return the cached file of this name, a SHA-256 with a suffix. If there is none, `make` writes it to a path.
+
+    One process at a time makes a file, others wait for it. Raises OSError if it cannot be written.
+    """
+    path = cache_folder() / kind / name
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed, or its process dies
+        if not path.is_file():
+            with _whole(path) as growing:
+                make(growing)
+    return path
+
+
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
 def held() -> dict[str, Held]:
     """Return the number and size of cached files by kind."""
     found = {}
-    for kind in (PROFILES, DECODED):
+    for kind in KINDS:
         sizes = [path.stat().st_size for path in _entries(kind) if path.is_file()]
         found[kind] = Held(len(sizes), sum(sizes))
     return found
@@ -130,7 +152,7 @@ def held() -> dict[str, Held]:
 
 def prune() -> None:
     """Remove all cached results; other files, such as downloaded data sets, stay. Runs in progress go on."""
-    for kind in (PROFILES, DECODED):
+    for kind in KINDS:
         with suppress(OSError):  # files that cannot be removed stay, and so does a folder with files of the user
             for path in _entries(kind):
                 path.unlink(missing_ok=True)

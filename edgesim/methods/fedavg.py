@@ -35,6 +35,7 @@ class FedAvg(Method):
     """
 
     weights: Literal["samples", "equal"] = "samples"
+    """McMahan et al. (2017) weigh by samples. FedDHAD's paper says of FedAvg that it calculates a simple average."""
 
     needs: ClassVar[Needs] = Needs(networks=True)
 

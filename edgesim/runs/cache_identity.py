@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import platform
-from functools import cache
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +11,7 @@ from edgesim.execution.identity import Digests
 from edgesim.files.code_identity import identity, named_files_digest
 from edgesim.files.loaded_code import Unidentified
 from edgesim.learning.models.build import digest_of
+from edgesim.learning.train.torch_settings import processors
 from edgesim.runs.assembly import Assembly
 from edgesim.runs.fingerprint import REPORTING
 from edgesim.runs.objectives import written_metrics
@@ -61,7 +59,7 @@ def facts_of(parts: Assembly) -> bytes:
         accelerators = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
     code = {
         **identity({**chosen, "backend": table["backend"], "models": models}),
-        "processors": [*_processors(), *accelerators],
+        "processors": [*processors(), *accelerators],
     }
     return Digests().of(
         _plain(chosen),
@@ -98,18 +96,7 @@ def facts_of_app(code: str) -> bytes:
     An app may depend on anything that is installed. Raises Unidentified if edgesim has changed since it was loaded.
     """
     installed = sorted({f"{each.metadata['Name']} {each.version}" for each in distributions()})
-    return Digests().of("app", code, identity({}), _processors(), installed)
-
-
-@cache
-def _processors() -> list[str]:
-    """Return torch's instruction set, and the name and instruction sets of this machine's processor."""
-    own = torch.backends.cpu.get_cpu_capability()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return [own, platform.processor()]
-    return [own, *sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})]
+    return Digests().of("app", code, identity({}), processors(), installed)
 
 
 def world_of(parts: Assembly) -> bytes:

@@ -244,8 +244,13 @@ def test_files_of_the_users_stay_when_what_is_kept_is_removed(tmp_path: Path, mo
         path.write_text("mine")
     user_cache.keep_table(user_cache.PROFILES, {"model": "mlr"}, {"flops": 1})
     user_cache.keep_array(user_cache.DECODED, np.arange(3, dtype=np.uint8))
+    user_cache.keep_file(user_cache.PROGRAMS, f"{'a' * 64}.so", lambda path: path.touch())  # with a lock beside it
     (tmp_path / "decoded" / ".0123456789abcdef.ab_1xyz9.growing").write_text("cut off")
-    assert {kind: held.files for kind, held in user_cache.held().items()} == {"profiles": 1, "decoded": 2}
+    assert {kind: held.files for kind, held in user_cache.held().items()} == {
+        "profiles": 1,
+        "decoded": 2,
+        "programs": 2,
+    }
     assert call("cache", "--user", "--prune").code == 0
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(mine)
-    assert {kind: held.files for kind, held in user_cache.held().items()} == {"profiles": 0, "decoded": 0}
+    assert {kind: held.files for kind, held in user_cache.held().items()} == dict.fromkeys(user_cache.KINDS, 0)

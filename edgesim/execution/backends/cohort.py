@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from edgesim.core.backend import Assignment, Backend, BackendPart, Classes, LocalTraining, Result, Score, Work
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory, memory_bytes
 from edgesim.core.update import ModelState
-from edgesim.execution.backends.pooled import Item, Parts, models_of, with_ids, with_models
-from edgesim.execution.backends.workers import Stack, WorkersBackend
+from edgesim.execution.backends.pooled import Item, Parts, Trained, models_of, with_ids, with_models
+from edgesim.execution.backends.workers import WorkersBackend
 from edgesim.execution.processes import warm_up
 from edgesim.learning.train.cohort import Cohort
 from edgesim.learning.train.torch_settings import check_device
@@ -63,12 +63,6 @@ class CohortsBackend(WorkersBackend):
         self._begun: deque[Sequence[int]] = deque()  # numbers of work to return together
         self._new: list[int] = []  # numbers of scorings submitted since the last `collect`
         self._done: dict[int, Any] = {}
-        self._alone: dict[str, None] = {}
-
-    @property
-    def alone(self) -> Sequence[str]:
-        """Reasons why jobs were trained one by one so far, one line each."""
-        return _told(self._alone)
 
     def submit(self, number: int, work: Work) -> None:
         """Take a piece of work; see edgesim.core.backend.FuturesBackend."""
@@ -120,13 +114,12 @@ class CohortsBackend(WorkersBackend):
         order = sorted(range(len(group)), key=rank)
         shares = [order[share :: self._workers] for share in range(min(self._workers, len(order)))]
 
-        def join(stacks: list[Stack]) -> list[Result]:
+        def join(stacks: list[Trained]) -> list[Result]:
             found = {
                 place: result
                 for share, stack in zip(shares, stacks, strict=True)
                 for place, result in zip(share, stack.results, strict=True)
             }
-            self._alone.update(dict.fromkeys(why for stack in stacks for why in stack.alone))
             return [found[place] for place in range(len(group))]
 
         self._parts[group[0]] = Parts(join, [None] * len(shares))
@@ -152,9 +145,9 @@ class CohortsBackend(WorkersBackend):
         return list(zip(self._group, results, strict=True))
 
 
-def _train_share(cohort: Cohort, assignments: Sequence[Any], models: Mapping[int, ModelState]) -> Stack:
+def _train_share(cohort: Cohort, assignments: Sequence[Any], models: Mapping[int, ModelState]) -> Trained:
     """Train assignments with ids in the place of models, in a worker process."""
-    return Stack(cohort.train([with_models(each, models) for each in assignments]), list(cohort.alone))
+    return Trained(cohort.train([with_models(each, models) for each in assignments]), _told(cohort.alone))
 
 
 def _told(reasons: Any) -> list[str]:

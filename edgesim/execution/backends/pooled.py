@@ -26,6 +26,7 @@ from edgesim.core.backend import (
 )
 from edgesim.core.errors import EdgesimError
 from edgesim.core.update import ModelState
+from edgesim.execution.backends.compiling import told
 from edgesim.execution.processes import Pool
 from edgesim.learning.train.trainer import ChunkScore, Trainer
 
@@ -44,6 +45,13 @@ class Item(NamedTuple):
     models: tuple[int, ...]  # ids of the models that it needs
     kind: Kind
     given: Any
+
+
+class Trained(NamedTuple):
+    """The results of assignments of one process, and all warnings of the process so far."""
+
+    results: Sequence[Any]  # each a Result
+    told: Sequence[str]
 
 
 class Tester(Protocol):
@@ -85,8 +93,14 @@ class PooledBackend(FuturesBackend):
         self._scorings: deque[Item] = deque()
         self._order = count()
         self._died: EdgesimError | None = None
+        self._told: dict[str, None] = {}  # warnings of the processes
         self._own = count(-1, -1)  # numbers of work that `_all` submits
         self._pool.begin()
+
+    @property
+    def alone(self) -> Sequence[str]:
+        """Warnings of the processes so far: why jobs were trained one by one, or steps were not compiled."""
+        return sorted(self._told)  # in an order that does not depend on the timing of processes
 
     def close(self) -> None:
         """End the worker processes, whatever they are doing."""
@@ -141,7 +155,7 @@ class PooledBackend(FuturesBackend):
         assignment = work.assignment
         item = self._item(number, 0, models_of(assignment), _train, None)
         rank = (float(work.turn), -self._flops(assignment), float(next(self._order)))
-        self._parts[number] = Parts(lambda found: found[0], [None])
+        self._parts[number] = Parts(lambda found: found[0].results[0], [None])
         heappush(self._jobs, (rank, item, assignment))
 
     def _item(self, number: int, part: int, models: Sequence[ModelState | None], kind: Kind, given: Any) -> Item:
@@ -188,6 +202,8 @@ class PooledBackend(FuturesBackend):
             del self._parts[item.work]
             return [(item.work, found)]
         parts.found[item.part] = self._received(found)
+        if isinstance(found, Trained):
+            self._told.update(dict.fromkeys(found.told))
         parts.missing -= 1
         if parts.missing:
             return []
@@ -293,8 +309,9 @@ def with_models(assignment: Any, models: Mapping[int, ModelState]) -> Assignment
     return given
 
 
-def _train(trainer: Trainer, assignment: Any, models: Mapping[int, ModelState]) -> Result:
-    return trainer.run(with_models(assignment, models))
+def _train(trainer: Trainer, assignment: Any, models: Mapping[int, ModelState]) -> Trained:
+    result = trainer.run(with_models(assignment, models))
+    return Trained([result], told(trainer))
 
 
 def _score(

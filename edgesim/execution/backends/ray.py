@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgesim.core.backend import BackendPart
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory
 from edgesim.core.update import ModelState
+from edgesim.execution.backends.compiling import Compiling
 from edgesim.execution.backends.pooled import HeldModels, Item, Kind, PooledBackend
 from edgesim.execution.ray_cluster import RayCluster, RayPool, check_installed
 from edgesim.learning.train.trainer import Trainer
@@ -51,7 +51,7 @@ def _work(work: tuple[Kind, Any, Sequence[int]], *models: ModelState) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ray(BackendPart):
+class Ray(Compiling):
     """Train in processes of a Ray cluster of one thread each, on this machine or on many."""
 
     workers: Count = 2  # jobs at a time, a process and thread each
@@ -65,7 +65,7 @@ class Ray(BackendPart):
 
     def alone(self) -> dict[str, Any]:
         """Return the table of the backend with this process only, which gives the same results."""
-        return {"name": "serial"}
+        return {"name": "serial", "compile": self.compile}
 
     @property
     def processes(self) -> int:
@@ -75,7 +75,7 @@ class Ray(BackendPart):
     def open(self, make_trainer: Callable[[str], Trainer]) -> RayBackend:
         """Return the backend. Raises ConfigError if Ray is not installed, or does not answer at the address."""
         self.check()
-        trainer = make_trainer("cpu")
+        trainer = self.compiling(make_trainer("cpu"))
         cluster = RayCluster("backend", self.workers, self.address)
         try:
             return RayBackend(trainer, self.workers, cluster)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from edgesim.core.backend import Assignment, Backend, BackendPart, Classes, Result, Score
+from edgesim.core.backend import Assignment, Backend, Classes, Result, Score
 from edgesim.core.update import ModelState
-from edgesim.learning.train.torch_settings import check_device
+from edgesim.execution.backends.compiling import Compiling, told
 
 if TYPE_CHECKING:
     from edgesim.learning.train.trainer import Trainer
@@ -19,6 +19,11 @@ class SerialBackend(Backend):
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+
+    @property
+    def alone(self) -> Sequence[str]:
+        """Reasons why steps were not compiled so far, one line each."""
+        return told(self._trainer)
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
         """Train one assignment after another."""
@@ -37,20 +42,16 @@ class SerialBackend(Backend):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serial(BackendPart):
+class Serial(Compiling):
     """Train in this process, one job after another."""
 
     runs_apps: ClassVar[bool] = True
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
 
-    def check(self) -> None:
-        """Raise ConfigError if torch has no such device."""
-        check_device(self.device)
-
     def open(self, make_trainer: Callable[[str], Trainer]) -> SerialBackend:
-        """Return the backend. Raises ConfigError if torch has no such device."""
+        """Return the backend. Raises ConfigError as `check` does."""
         self.check()
-        return SerialBackend(make_trainer(self.device))
+        return SerialBackend(self.compiling(make_trainer(self.device)))
 
 
 PLUGINS = {"serial": Serial}

@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from edgesim.core.backend import BackendPart, Result
+from edgesim.core.backend import Result
 from edgesim.core.limits import PROCESS_BYTES, Count, check_memory
 from edgesim.core.update import ModelState
-from edgesim.execution.backends.pooled import DEPTH, HeldModels, Item, PooledBackend
+from edgesim.execution.backends.compiling import Compiling
+from edgesim.execution.backends.pooled import DEPTH, HeldModels, Item, PooledBackend, Trained
 from edgesim.execution.processes import ProcessPool, cannot_start, warm_up
 from edgesim.execution.shared_memory import MemoryBlock, SharedMemory
 from edgesim.files.loaded_code import LoadedCode, check_same, loaded_here
 from edgesim.learning.codec.packed import Tensors
 from edgesim.learning.models.build import copy_of
-from edgesim.learning.train.torch_settings import check_device, plain_torch
+from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import Trainer
 
 
@@ -48,20 +49,13 @@ class WorkersBackend(PooledBackend):
 
     def _received(self, found: Any) -> Any:
         """Return the result that a process sent, with the models that it put into shared memory."""
-        if isinstance(found, Stack):
+        if isinstance(found, Trained):
             return found._replace(results=[self._received(each) for each in found.results])
         if not isinstance(found, _Sent):
             return found
         outbox = self._outboxes[found.worker]
         body, kept, own = (model for block in found.blocks for model in outbox.get(block, copied=True))
         return found.result._replace(body=body, new_device_state=kept, own_model=own)
-
-
-class Stack(NamedTuple):
-    """The results of several assignments of one process, and its reasons for training some of them alone."""
-
-    results: Sequence[Any]  # each a Result
-    alone: Sequence[str]
 
 
 # --- in a worker process ----------------------------------------------------------------------------------------------
@@ -116,9 +110,9 @@ def _work_in_worker(work: tuple[Callable[..., Any], Any, Mapping[int, MemoryBloc
     code, _, trainer, inbox, _, _ = _worker()
     check_same(code)
     found = kind(trainer, given, {model: inbox.get(block, copied=False) for model, block in blocks.items()})
-    if isinstance(found, Stack):
+    if isinstance(found, Trained):
         return found._replace(results=_sent(found.results))
-    return _sent([found])[0] if isinstance(found, Result) else found
+    return found
 
 
 def _sent(results: Sequence[Result]) -> list[_Sent]:
@@ -149,7 +143,7 @@ def _share_tensors(models: Sequence[ModelState | None]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers(BackendPart):
+class Workers(Compiling):
     """Train in worker processes of one thread each."""
 
     runs_apps: ClassVar[bool] = True
@@ -159,11 +153,11 @@ class Workers(BackendPart):
     def check(self) -> None:
         """Raise ConfigError if torch has no such device, or so many processes do not fit into memory."""
         check_memory("backend.workers", self.workers * PROCESS_BYTES, f"{self.workers:,} processes with PyTorch")
-        check_device(self.device)
+        super().check()
 
     def alone(self) -> dict[str, Any]:
         """Return the table of the backend with this process only, which gives the same results."""
-        return {"name": "serial", "device": self.device}
+        return {"name": "serial", "device": self.device, "compile": self.compile}
 
     @property
     def processes(self) -> int:
@@ -177,7 +171,7 @@ class Workers(BackendPart):
     def open(self, make_trainer: Callable[[str], Trainer]) -> WorkersBackend:
         """Return the backend. Raises ConfigError if torch has no such device."""
         self.check()
-        return WorkersBackend(make_trainer(self.device), self.workers)
+        return WorkersBackend(self.compiling(make_trainer(self.device)), self.workers)
 
 
 PLUGINS = {"workers": Workers}

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,11 @@ def all_seeded(key: Key) -> Iterator[None]:
     finally:
         np.random.set_state(numbers)  # noqa: NPY002
         random.setstate(chances)
+
+
+def other_streams() -> tuple[Any, str]:
+    """Return the states of Python's and NumPy's global generators."""
+    return random.getstate(), repr(np.random.get_state())  # noqa: NPY002 - users' code draws from it
 
 
 class Stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.submodel.slicing import corners
 from edgesim.learning.train.meter import Meter
+
+if TYPE_CHECKING:
+    from edgesim.learning.compiled.programs import Programs
 
 _FIRST = "first_weights"  # attribute of a network whose original weights were replaced
 _ORIGINAL = "original_base"  # attribute of a network whose frozen parameters were replaced: the original ones
@@ -76,8 +79,9 @@ class Context:
         self._device = next(module.parameters()).device
         self._bound: ModelState = {}
         self._public = public
-        self._is_mixed = precision == "bfloat16"
+        self.is_mixed = precision == "bfloat16"
         self.meter: Meter | None = None  # of losses, if the device reports them
+        self.programs: Programs | None = None  # compiled steps; None: no step is compiled
         self.relabelled: Tensor | None = None  # of an attacker: the label that it uses for each class, (classes,)
         self._set_modes()
 
@@ -169,6 +173,17 @@ class Context:
                 layer.training = name not in self._frozen
 
     @property
+    def module(self) -> nn.Module:
+        """The network, which holds the weights bound last. They must not be changed through it."""
+        return self._module
+
+    @property
+    def untrained(self) -> dict[str, Tensor]:
+        """The other tensors of the network with the weights bound last, by name: frozen parameters and buffers."""
+        fixed = {name: parameter for name, parameter in self._params.items() if not parameter.requires_grad}
+        return {**fixed, **dict(self._module.named_buffers())}
+
+    @property
     def bound(self) -> list[Tensor]:
         """The trained tensors of the weights bound last, in the order of `trained`."""
         return [parameter for parameter in self._params.values() if parameter.requires_grad]
@@ -194,11 +209,11 @@ class Context:
 
     def _mixed(self) -> AbstractContextManager[Any]:
         """Return the context in which the network runs: products are in bfloat16 if training is."""
-        return torch.autocast(self._device.type, torch.bfloat16) if self._is_mixed else nullcontext()
+        return torch.autocast(self._device.type, torch.bfloat16) if self.is_mixed else nullcontext()
 
     def _whole(self, values: Tensor) -> Tensor:
         """Return outputs of the network as losses read them: in float32 after a run in bfloat16."""
-        return values.float() if self._is_mixed else values
+        return values.float() if self.is_mixed else values
 
     def features(self, w: ModelState, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of weights `w` and the inputs of their last layer, shape (batch, features)."""

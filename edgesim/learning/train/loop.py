@@ -127,6 +127,7 @@ def run_local_sgd(
     `key` names the streams of this run: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep their
     bits: they take no gradient, so that the backward pass ends at the first trained layer.
     """
+    compiled = context.programs and context.programs.gradients(context, phase)
     if phase.run is not None:
         taken: int = phase.run(local, local_sgd, context, key)
         return taken
@@ -143,7 +144,8 @@ def run_local_sgd(
         elif phase.loss is not None:
             grads = gradients(phase.loss(local, batch, context), trained)
         else:
-            grads = gradients(objective_loss(local.weights, batch, context), trained)
+            found = compiled.of(batch, trained) if compiled else None
+            grads = found or gradients(objective_loss(local.weights, batch, context), trained)
         if phase.adjust_gradients is not None:
             grads = phase.adjust_gradients(grads, local, context)
         if meter is not None and not meter.has_seen:  # the rule never ran the whole batch through the trained weights

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +36,19 @@ def check_device(name: str) -> None:
         raise ConfigError(
             f"backend.device: cannot compute on {quoted(name)} here: {in_short(reason)} (found: {here})"
         ) from error
+
+
+@cache
+def processors() -> list[str]:
+    """Return torch's instruction set, and the name and instruction sets of this machine's processor."""
+    import torch
+
+    own = torch.backends.cpu.get_cpu_capability()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return [own, platform.processor()]
+    return [own, *sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})]
 
 
 @contextmanager

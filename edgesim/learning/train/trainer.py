@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,9 @@ from edgesim.learning.train.attacked import attacked
 from edgesim.learning.train.context import Context, PublicRows, copy_for, load
 from edgesim.learning.train.loop import run_local_sgd
 from edgesim.learning.train.meter import Meter
+
+if TYPE_CHECKING:
+    from edgesim.learning.compiled.programs import Programs
 
 CHUNK = 100  # test samples evaluated at once: fits the cache. Fixed, because sums must be equal on every backend
 
@@ -88,6 +91,7 @@ class Trainer:
     objective: Objective = CLASSIFICATION
     metrics: Collection[str] = ()  # metrics of the objective that tests return beside loss and accuracy
     precision: Precision = "float32"  # in which jobs run the network; tests run it in float32
+    programs: Programs | None = None  # compiled steps of jobs; None: no step is compiled
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment. Return the message that the device sends and the state that it keeps."""
@@ -140,6 +144,7 @@ class Trainer:
             module, self._resident, shard, given, drop_single, self.public, self.objective, self.precision
         )
         context.meter = Meter(self.objective) if self.reports else None
+        context.programs = self.programs
         labels = self.attacks.get(assignment.device, HONEST).relabelled(self.data.classes)
         if labels is not None:
             context.relabelled = torch.tensor(labels, device=self._resident.y_train.device)
