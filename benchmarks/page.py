@@ -10,7 +10,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from rows import number
 
@@ -24,10 +24,10 @@ Written on {date} by this command:
 ```
 
 A chart shows ratios to a baseline of the same run: below 1 is less, in time or in memory. A dot is the median over
-repeats, a line reaches from the lowest to the highest. The tables have the figures themselves, with the lowest and the
-highest in brackets. Contestants take turns, because seconds differ from machine to machine and from hour to hour. The
-load before a benchmark, a mean of the last minute, shows whether other processes were running, which skews results.
-The benchmark before it counts, too. [Measure and gain speed](../howto/speed.md) says how to measure anew.
+repeats, a line reaches from the lowest to the highest. The tables have the figures themselves. Contestants take turns,
+because seconds differ from machine to machine and from hour to hour. The load before a benchmark, a mean of the last
+minute, shows whether other processes were running, which skews results. The benchmark before it counts, too.
+[Measure and gain speed](../howto/speed.md) says how to measure anew.
 """
 FOLDERS = re.compile(r"(?<![\w./])/(?:[^/\s]+/)+")  # of an absolute path
 COLUMNS = ("what", "figure", "unit", "ratio", "baseline")
@@ -85,8 +85,59 @@ def _section(section: Mapping[str, Any], csv_file: str) -> str:
     took = f"{section['seconds']:,.0f} s on {day}{revision}"
     program = f"`benchmarks/{section['name']}.py`, {took}; load before it {section['load']}."
     about = f"{section['about']}\n\n{program}"
-    rows = [*_chart(section["rows"]), *_table(section["rows"], csv_file)] if section["rows"] else []
+    rows = [*_chart(section["rows"]), *_tables(section["rows"], csv_file)] if section["rows"] else []
     return "\n".join([f"## {section['title']}", "", about, "", *rows, *left_out, *([""] if left_out else [])])
+
+
+class _Place(NamedTuple):
+    """Where a row named "group, figure: contestant" stands in the tables of a section: one for each group."""
+
+    group: str
+    figure: str
+    contestant: str
+
+
+def _places(rows: Sequence[Mapping[str, Any]]) -> list[_Place]:
+    """Return the places of the rows of a long table, none if their names have no such parts or it is a short one."""
+    found = []
+    for row in rows:
+        about, colon, contestant = row["name"].partition(": ")
+        group, comma, figure = about.partition(", ")
+        found.append(_Place(group, figure, contestant) if colon and comma else None)
+    places = [place for place in found if place]
+    several = len({place.group for place in places}) < len({place[:2] for place in places})
+    return places if len(places) == len(rows) > MOST_OPEN and several else []
+
+
+def _tables(rows: Sequence[Mapping[str, Any]], csv_file: str) -> Iterator[str]:
+    """Yield the lines of a table for each group, a row a contestant and a column a figure, or of one table of all."""
+    places = _places(rows)
+    if not places:
+        yield from _table(rows, csv_file)
+        return
+    row_of = dict(zip(places, rows, strict=True))
+    notes = dict.fromkeys((place.figure, row["note"]) for place, row in row_of.items())
+    meanings = list(dict.fromkeys(note for _, note in notes))
+    yield from meanings if len(meanings) == 1 else (f"- *{figure}*: {note}" for figure, note in notes)
+    baselines = dict.fromkeys(row["baseline"] for row in rows if row["baseline"])
+    if baselines:
+        yield f"\nIn brackets: the ratio to {' or '.join(baselines)}."
+    for group in dict.fromkeys(place.group for place in places):
+        own = {place: row for place, row in row_of.items() if place.group == group}
+        units = {place.figure: row["unit"] for place, row in own.items()}
+        headings = (f"{figure} ({unit})" if unit else figure for figure, unit in units.items())
+        yield f"\n**{group}**\n\n| | {' | '.join(headings)} |\n|{'---|' * (1 + len(units))}"
+        for contestant in dict.fromkeys(place.contestant for place in own):
+            cells = (_short(own.get(_Place(group, figure, contestant))) for figure in units)
+            yield f"| {contestant} | {' | '.join(cells)} |"
+    yield f"\n[All rows as CSV]({csv_file}), with the lowest and the highest of each.\n" if csv_file else ""
+
+
+def _short(row: Mapping[str, Any] | None) -> str:
+    """Return a figure with its ratio, as a cell of a table."""
+    if row is None:
+        return ""
+    return number(row["value"]) + (f" ({number(row['ratio'])})" if row["ratio"] else "")
 
 
 def _table(rows: Sequence[Mapping[str, Any]], csv_file: str) -> Iterator[str]:

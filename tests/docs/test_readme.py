@@ -31,7 +31,9 @@ FIGURES = {
         "39 % less time": r"first 15 of 20.* 39 % less time",
         "Boards first, then cables": "Boards first, then cables",
     },
-    "performance": {"[0.53]": r"W1, round: edgesim, 2 workers \| [^|]*\| s \| 0\.533 .*\| bare loop, 2 processes"},
+    "performance": {
+        "[0.53]": r"ratio to bare loop, 2 processes\.\s*\*\*W1\*\*[^*]*\| edgesim, 2 workers \| 0\.56 \(0\.533\)"
+    },
     "independent_checks": {"within 1e-5": "within 1e-5"},
     "claims": {},
 }
