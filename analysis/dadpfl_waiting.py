@@ -17,7 +17,7 @@ import edgesim
 from edgesim.cli.main import run_script
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 
 ROOT = Path(__file__).parents[1]
 REFERENCE_ROUNDS = 10_000

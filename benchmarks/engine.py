@@ -18,7 +18,7 @@ import edgesim
 import timing_only
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from rows import Figures, Found, alone, compared, in_turns, of
 
 PER_ROUND, CONCURRENCY, DEGREE = 1_000, 500, 10  # at most; never more than a tenth of the devices

@@ -16,7 +16,7 @@ from typing import Any
 import timing_only
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from rows import Figures, Found, alone, compared, in_turns, of
 
 QUICK = {"devices": 40, "per_round": 5, "rounds": 3}

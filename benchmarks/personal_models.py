@@ -23,7 +23,7 @@ import edgesim
 from edgesim.core.update import ModelState
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Simulation
+from edgesim.runs.simulation import Simulation
 from laps import Laps
 from rows import Found, alone, compared
 

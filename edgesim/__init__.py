@@ -57,7 +57,8 @@ def run(
     from edgesim.execution.preload import warm_up_for
 
     warm_up_for(source, overrides)
-    from edgesim.runs.simulate import Telling, simulate
+    from edgesim.runs.simulate import simulate
+    from edgesim.runs.simulation import Telling
 
     observer = None if on_round is None else Telling(on_round)
     return simulate(load(source, overrides), None if out is None else Path(out), observer, overwrite=overwrite)

@@ -15,7 +15,7 @@ from edgesim.execution.backends.null import NullBackend
 from edgesim.files.user_cache import VARIABLE
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests import remembered, sizes
 from tests.calling import TINY
 from tests.records.fake_runs import fake_run as fake_run  # a fixture

@@ -172,7 +172,8 @@ def replay(
     from edgesim.config.origin import Layers
     from edgesim.files.user_cache import made_anew
     from edgesim.runs.progress import Limits, ProgressLine
-    from edgesim.runs.simulate import check_all, simulate
+    from edgesim.runs.simulate import simulate
+    from edgesim.runs.simulation import check_all
     from edgesim.runs.warnings import of_parts, of_text
     from edgesim.studies.shared import Common
 

@@ -104,7 +104,7 @@ def checked(file: Path, overrides: Sequence[str]) -> tuple[Scenario, Layers, lis
     """
     from edgesim.config.load import load_scenario
     from edgesim.config.origin import Layers
-    from edgesim.runs.simulate import check_all
+    from edgesim.runs.simulation import check_all
     from edgesim.runs.warnings import of_parts, of_text
 
     scenario, layers = load_scenario(file, overrides), Layers.of(file, overrides)

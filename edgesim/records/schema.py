@@ -49,6 +49,7 @@ _SESSION = {
 }
 DERIVED = frozenset(_CRITICAL)  # columns computed from the finished tables: edgesim.reports.critical_path.attributed
 
+PART_ROWS = 65_536  # of a row group, and of a part: the most rows of a table in memory, about 10 MB of jobs
 SERVER_ROW = -1  # the server's device id in the tables; in other columns -1 means none
 FIRST_EDGE_ROW = -2  # the device id of the first edge server; the next ones are -3, -4, ...
 

@@ -39,9 +39,7 @@ from edgesim.records.manifest import (
     read_manifest,
     sealed,
 )
-from edgesim.records.schema import TABLES, conform
-
-PART_ROWS = 65_536  # of a row group, and of a part: the most rows of a table in memory, about 10 MB of jobs
+from edgesim.records.schema import PART_ROWS, TABLES, conform
 
 
 def as_arrow(frame: pd.DataFrame) -> pa.Table:

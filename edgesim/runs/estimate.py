@@ -33,7 +33,7 @@ from edgesim.runs.assembly import Assembly
 from edgesim.runs.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.runs.memory_fit import MemoryFit, memory_fits
 from edgesim.runs.retiming import Quantiles, check_spread, quantiles, redrawn
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.runs.training import assemble_all
 
 _SPLIT = ("energy_j", "active_j", "idle_j", "energy_network_j", "energy_server_j")
@@ -174,7 +174,7 @@ def estimate_of(all_parts: Sequence[Assembly], speed: Callable[[Assembly], float
         plan = start.learner.plan(of_everybody(start))
         memory += memory_fits(parts, plan)
         if parts.scenario.method.value.needs.peers is None:
-            jobs = priced(parts, plan)
+            jobs = pd.DataFrame(priced(parts, plan))
         else:
             jobs = of_peers(training.tables["jobs"].frame())
         found = by_block(parts, jobs)
@@ -195,9 +195,9 @@ def _of_one(parts: Assembly, speed: Callable[[Assembly], float] | None) -> Estim
         jobs = of_peers(trial.tables["jobs"].frame())
     elif not scenario.method.value.needs_training:
         _, typical = _trial(parts, len(first.orders))
-        jobs = priced(parts, plan)
+        jobs = pd.DataFrame(priced(parts, plan))
     else:  # the method plans from training results, so no trial is possible: the prices of its first exchange count
-        asked = priced(parts, first).drop_duplicates("device")
+        asked = pd.DataFrame(priced(parts, first)).drop_duplicates("device")
         seconds = min(float(asked["seconds"].max()), parts.setting.deadline_s)
         idle_j = float(parts.fleet.idle_w.sum() * seconds)
         unknown = f"Batteries are not foreseen, as method {scenario.method.name} plans from training results."
@@ -206,7 +206,7 @@ def _of_one(parts: Assembly, speed: Callable[[Assembly], float] | None) -> Estim
             len(asked), float(sums["flops"]), seconds, float(sums["joules"]), idle_j, float(sums["link_j"]),
             scenario.server.idle * seconds, notes=(unknown,) if _has_batteries(parts) else (),
         )  # fmt: skip
-        jobs = priced(parts, plan)
+        jobs = pd.DataFrame(priced(parts, plan))
     totals = _totals(parts, typical, speed)
     notes = (*_base_notes(parts), *typical.notes)
     return Estimate(by_block(parts, jobs), totals, notes, memory_fits(parts, plan))

@@ -1,14 +1,14 @@
 """Costs of one job of each kind of device: the first exchange, asked of a sample of every fleet block and priced.
 
-Loads no torch.
+Loads no torch, and pandas only where tables are made.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from edgesim.core.job import DELIVERED, ON_TIME_S
 from edgesim.core.rng import Draws, Key, Purpose
@@ -20,8 +20,11 @@ from edgesim.engine.selection.rules import All
 from edgesim.engine.view import FleetView
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import Assembly
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.world.availability.always import Always
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _DEVICES = 2_000  # sampled devices of a fleet block, enough for means
 _DRAWS, _JOBS = 20, 20_000  # most sampled jobs of a device and in total, where jobs of a device differ
@@ -50,26 +53,28 @@ def of_everybody(start: Simulation) -> FleetView:
     return replace(view, presence=there, busy=others, at_work=at_work, selection=All(), history=None, members=None)
 
 
-def priced(parts: Assembly, plan: Plan) -> pd.DataFrame:
-    """Return the prices of a plan, one row per job: device, submodel, flops, bytes, seconds, joules and link_j.
+def priced(parts: Assembly, plan: Plan) -> dict[str, Any]:
+    """Return the prices of a plan by column, a value a job: device, submodel, flops, bytes, seconds, joules and link_j.
 
-    `link_j`: joules of the network. Where jobs of a device differ, each job has one row per draw. Over shared links
+    `link_j`: joules of the network. Where jobs of a device differ, each job has one value per draw. Over shared links
     the prices hold for a job that has the links to itself.
     """
     ids = np.array([order.device for order in plan.orders], dtype=np.int64)
     pricer, key = Pricer(parts.fleet, parts.setting), Key(parts.scenario.seed).at(Purpose.CHANNEL)
     draws = 1 if parts.fleet.steady else max(1, min(_DRAWS, _JOBS // max(1, len(ids))))
-    of_draws = [pricer.prices(plan.orders, 0.0, Draws(key, ids, np.full_like(ids, nth))) for nth in range(draws)]
-    prices = pd.concat([pd.DataFrame(each._asdict()) for each in of_draws], ignore_index=True)
-    devices = np.tile(ids, draws)
-    phases_s, overlaps = prices[["down_s", "compute_s", "up_s"]], [order.task.overlaps for order in plan.orders] * draws
-    return prices.assign(
-        device=devices,
-        submodel=[order.task.submodel.shape_id for order in plan.orders] * draws,
-        seconds=phases_s.sum(axis=1).where(~np.array(overlaps), phases_s.max(axis=1)),
-        joules=prices[["down_j", "compute_j", "up_j"]].sum(axis=1),
-        link_j=8.0 * parts.fleet.j_per_bit[devices] * (prices["down_bytes"] + prices["up_bytes"]),
-    )
+    nths = (np.full_like(ids, nth) for nth in range(draws))
+    of_draws = [pricer.prices(plan.orders, 0.0, Draws(key, ids, nth))._asdict() for nth in nths]
+    prices = {name: np.concatenate([each[name] for each in of_draws]) for name in of_draws[0]}
+    devices, overlaps = np.tile(ids, draws), np.tile([order.task.overlaps for order in plan.orders], draws)
+    phases_s = np.stack([prices[name] for name in ("down_s", "compute_s", "up_s")])
+    return {
+        **prices,
+        "device": devices,
+        "submodel": [order.task.submodel.shape_id for order in plan.orders] * draws,
+        "seconds": np.where(overlaps, phases_s.max(axis=0), phases_s.sum(axis=0)),
+        "joules": np.stack([prices[name] for name in ("down_j", "compute_j", "up_j")]).sum(axis=0),
+        "link_j": 8.0 * parts.fleet.j_per_bit[devices] * (prices["down_bytes"] + prices["up_bytes"]),
+    }
 
 
 def of_peers(jobs: pd.DataFrame) -> pd.DataFrame:
@@ -91,6 +96,8 @@ def by_block(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
 
     late_share: the share of jobs that take longer than a fixed deadline; NaN without a deadline.
     """
+    import pandas as pd
+
     kind = parts.fleet.kind[jobs["device"]]
     limit_s = parts.setting.deadline_s
     late = jobs["seconds"] > limit_s + ON_TIME_S

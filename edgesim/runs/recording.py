@@ -24,7 +24,7 @@ from edgesim.records.writer import WEIGHTS, RunFolder
 from edgesim.runs.objectives import metrics_of, written_metrics
 
 if TYPE_CHECKING:
-    from edgesim.runs.simulate import Simulation
+    from edgesim.runs.simulation import Simulation
     from edgesim.runs.training import RunningTraining
 
 

@@ -18,7 +18,7 @@ from edgesim.core.work import LEVEL
 from edgesim.reports.load import Run
 from edgesim.runs.assembly import Assembly, assemble
 from edgesim.runs.job_sample import timed
-from edgesim.runs.simulate import Simulation
+from edgesim.runs.simulation import Simulation
 
 _RELATIVE = 1e-9  # as far the times of a run and of its repetition without training may differ
 _TIMED = ("jobs", "rounds", "costs", "edges")  # tables that a run without training has too

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.engine.rounds import Observer
-from edgesim.records.schema import TABLES
+from edgesim.records.schema import PART_ROWS, TABLES
 from edgesim.records.table import Table
-from edgesim.records.writer import PART_ROWS, Part, RunFolder
-from edgesim.reports.critical_path import attributed, round_limits_s
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from edgesim.records.writer import Part, RunFolder
     from edgesim.runs.training import RunningTraining
 
 
@@ -37,6 +37,8 @@ class JobCounts:
     @classmethod
     def of(cls, jobs: Table, since: int, until: int | None, devices: int) -> JobCounts:
         """Return the counts of the rows from `since` to `until`, exclusive (None: to the end)."""
+        import pandas as pd  # slow to import; checking a scenario does not need it
+
         device = jobs.column("device", since, until)
         delivered = pd.Series(jobs.column("outcome", since, until)).isin(DELIVERED).to_numpy()
         joules = sum(jobs.column(name, since, until).sum() for name in ("down_j", "compute_j", "up_j", "peer_j"))
@@ -69,6 +71,8 @@ class Released:
 
     def frames(self, tables: Mapping[str, Table], committed_only: bool) -> dict[str, pd.DataFrame]:
         """Return the rows that follow those in parts; rounds have their critical paths."""
+        from edgesim.reports.critical_path import attributed  # loads pandas
+
         rest = {name: table.frame(committed_only, since=self.rows(name)) for name, table in tables.items()}
         rounds = attributed(self._open_jobs(rest["jobs"]), rest["rounds"])
         return {**rest, "rounds": _joined(self.rounds, rounds)}
@@ -94,6 +98,8 @@ class Released:
 
     def with_rounds(self, tables: Mapping[str, Table]) -> Released:
         """Return a copy with the committed rounds that no later job can belong to."""
+        from edgesim.reports.critical_path import attributed, round_limits_s  # loads pandas
+
         rounds = tables["rounds"].frame(committed_only=True, since=self.rows("rounds"))
         limits_s = round_limits_s(rounds)
         # Jobs end in the order of their rows, and a round commits all jobs that ended before it was closed.
@@ -174,5 +180,7 @@ class Releasing:
 
 
 def _joined(first: pd.DataFrame | None, second: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd  # slow to import, as above
+
     some = [frame for frame in (first, second) if frame is not None and len(frame)]
     return pd.concat(some, ignore_index=True) if len(some) > 1 else (some or [second])[0]

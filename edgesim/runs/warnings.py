@@ -241,28 +241,29 @@ def _deadline(parts: Any, plan: Any) -> Iterator[str]:
     if limit_s == float("inf"):
         return
     jobs = priced(parts, plan)
-    tried = "" if parts.fleet.steady else f" of {len(jobs)} that were tried"
-    first, last = jobs.sort_values("seconds").iloc[[0, -1]].to_dict("records")
-    kind = [parts.fleet.kinds[parts.fleet.kind[job["device"]]] for job in (first, last)]
-    if first["seconds"] > limit_s + ON_TIME_S:
+    seconds, fleet = jobs["seconds"], parts.fleet
+    tried = "" if fleet.steady else f" of {len(seconds)} that were tried"
+    first, last = seconds.argmin(), seconds.argmax()
+    kind = [fleet.kinds[fleet.kind[jobs["device"][place]]] for place in (first, last)]
+    if seconds[first] > limit_s + ON_TIME_S:
         yield (
             f"{key}.deadline: no device can meet {limit_s:g} s: the shortest job{tried}, of {kind[0]}, "
-            f"takes {first['seconds']:.3g} s"
+            f"takes {seconds[first]:.3g} s"
         )
         return
     # jobs can take longer than their prices where links are shared or fail, or another exchange follows
     links_fail = parts.failures is not None and parts.failures.links is not None
     certain = parts.shared is None and not links_fail and not plan.more
-    if last["seconds"] > limit_s + ON_TIME_S or not certain:
+    if seconds[last] > limit_s + ON_TIME_S or not certain:
         return
     # the warning would be useless if jobs grew with the deadline
     later = replace(parts, setting=replace(parts.setting, deadline_s=2.0 * limit_s))
     start = timed(later)
-    others = priced(later, start.trainings[0].asks_devices.learner.plan(of_everybody(start)))
-    if len(others) == len(jobs) and (others["seconds"].to_numpy() == jobs["seconds"].to_numpy()).all():
+    others = priced(later, start.trainings[0].asks_devices.learner.plan(of_everybody(start)))["seconds"]
+    if len(others) == len(seconds) and (others == seconds).all():
         yield (
             f"{key}.deadline: no device can miss {limit_s:g} s: the longest job{tried}, of {kind[1]}, "
-            f"takes {last['seconds']:.3g} s"
+            f"takes {seconds[last]:.3g} s"
         )
 
 

@@ -14,7 +14,7 @@ from edgesim.core.errors import ConfigError, EdgesimError
 from edgesim.records.lock import is_held
 from edgesim.runs.assembly import Assembly
 from edgesim.runs.estimate import estimate_of
-from edgesim.runs.simulate import check_all
+from edgesim.runs.simulation import check_all
 from edgesim.runs.warnings import of_parts
 from edgesim.studies.runs import Planned, Step, fault_of, run_all
 from edgesim.studies.shared import Common, text_of

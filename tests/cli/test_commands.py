@@ -112,7 +112,8 @@ def simulator(monkeypatch):
 
     parts = {
         "edgesim.runs.warnings": {"of_text": lambda *_: [], "of_parts": lambda *_: ["network: is odd"]},
-        "edgesim.runs.simulate": {"simulate": simulate, "check_all": check_all},
+        "edgesim.runs.simulate": {"simulate": simulate},
+        "edgesim.runs.simulation": {"check_all": check_all},
         "edgesim.runs.network": {"model_named": model_named, "network_of": network_of},
         "edgesim.runs.estimate": {"estimate": estimate},
         "edgesim.config.load": {"load_scenario": load_scenario},

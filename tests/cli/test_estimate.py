@@ -13,7 +13,7 @@ from edgesim.core.method import Needs
 from edgesim.execution.backends.null import NullBackend
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.estimate import estimate
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.runs.training import assemble_all
 from tests.calling import call
 from tests.conftest import simulate_null

@@ -60,7 +60,7 @@ def test_what_trains_nothing_loads_no_torch_once_a_profile_is_kept(
         ("validate", QUICKSTART),
         ("run", QUICKSTART, *timing),
     ]
-    assert loaded_by(commands) == [set(), set(), {"pandas"}, {"pandas"}]
+    assert loaded_by(commands) == [set(), set(), set(), {"pandas"}]
 
 
 @pytest.mark.process

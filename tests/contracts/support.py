@@ -23,7 +23,7 @@ from edgesim.engine.legs import Trip
 from edgesim.execution.backends.serial import SerialBackend
 from edgesim.learning.submodel.slicing import extract
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.conftest import digits_scenario
 from tests.sizes import thinned
 

@@ -12,7 +12,7 @@ import edgesim
 from edgesim.core.backend import FuturesBackend, LocalTraining, Scoring, Work
 from edgesim.execution.backends.serial import SerialBackend
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.contracts.support import (
     COORDINATORS,
     METHODS,

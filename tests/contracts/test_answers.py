@@ -14,7 +14,7 @@ from edgesim.records.manifest import FINISHED
 from edgesim.runs.assembly import assemble
 from edgesim.runs.cache_identity import facts_of
 from edgesim.runs.recording import _weights
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.contracts.support import (
     fingerprint,
     mixed_scenario,

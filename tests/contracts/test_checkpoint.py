@@ -9,7 +9,7 @@ import pytest
 from edgesim.execution.checkpoint import Checkpoint
 from edgesim.learning.train.trainer import Trainer
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.contracts.support import (
     COORDINATORS,
     METHODS,

@@ -17,7 +17,7 @@ from edgesim.learning.models.build import base_of, digest_of, model_state_of
 from edgesim.runs.assembly import Assembly, assemble
 from edgesim.runs.cache_identity import facts_of
 from edgesim.runs.estimate import estimate
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.conftest import digits_scenario
 from tests.sizes import full
 

@@ -14,7 +14,7 @@ from edgesim.records.schema import COSTS
 from edgesim.reports.energy import attribute_energy, split_energy
 from edgesim.reports.stats import JOULES, summary
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.studies.column import parse_column
 from tests.calling import call
 from tests.conftest import PSI, frames, simulate_null, timing_scenario

@@ -12,7 +12,7 @@ from edgesim.core.controller import Choice, ClosedRound, RoundHistory
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import Training
 from edgesim.engine.controllers.adaptive_tau import AdaptiveTau, costs_of, drift, loss_bound
-from edgesim.runs.simulate import check
+from edgesim.runs.simulation import check
 from tests.plugins.one_number import scenario
 
 

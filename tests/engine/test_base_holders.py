@@ -11,7 +11,7 @@ import pytest
 import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.execution.backends.null import NullBackend
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.runs.training import assemble_all
 from tests.conftest import frames, simulate_null
 from tests.engine.trees import run, tree

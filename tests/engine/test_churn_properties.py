@@ -17,7 +17,7 @@ import edgesim.runs.assembly
 from edgesim.core.job import DELIVERED, Completion, Outcome
 from edgesim.execution.backends.null import NullBackend
 from edgesim.reports.critical_path import attributed
-from edgesim.runs.simulate import Simulation
+from edgesim.runs.simulation import Simulation
 from tests.conftest import frames, timing_scenario
 from tests.engine.spent import charged_j
 from tests.sizes import examples

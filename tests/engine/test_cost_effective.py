@@ -10,7 +10,7 @@ import pytest
 from edgesim.core.controller import Choice, ClosedRound, RoundHistory
 from edgesim.core.errors import ConfigError
 from edgesim.engine.controllers.cost_effective import CostEffective, fitted, rounds_to, spread
-from edgesim.runs.simulate import check
+from edgesim.runs.simulation import check
 from tests.plugins.one_number import scenario
 
 DEVICES = 20

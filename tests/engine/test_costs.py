@@ -17,7 +17,8 @@ import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.records.manifest import sealed
 from edgesim.records.schema import COSTS
-from edgesim.runs.simulate import check, simulate
+from edgesim.runs.simulate import simulate
+from edgesim.runs.simulation import check
 from edgesim.world.prices.ledger import ITEMS
 from tests.conftest import timing_scenario
 from tests.engine import priced

@@ -12,7 +12,7 @@ from edgesim.core.task import Order
 from edgesim.core.view import Turn
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.world.failures.base import COMPUTATION, SENT, UPLOAD
 from tests.conftest import frames, simulate_null
 from tests.engine.test_peers import struck

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgesim.execution.backends.null import NullBackend
 from edgesim.records.schema import COSTS
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.runs.training import assemble_all
 from tests.conftest import PSI, timing_scenario
 from tests.engine.priced import turns

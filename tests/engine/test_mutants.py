@@ -16,7 +16,7 @@ from edgesim.engine.inbox import Inbox
 from edgesim.engine.participants import Devices
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.conftest import PSI, timing_scenario
 
 

@@ -19,7 +19,7 @@ from edgesim.core.update import ModelRef
 from edgesim.execution.backends.null import NullBackend
 from edgesim.methods.decentralised.base import plan_in_order
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, FailurePart
 from tests.conftest import PSI, frames, timing_scenario
 from tests.sizes import examples

@@ -19,7 +19,8 @@ from edgesim.execution.checkpoint import Checkpoint, Saved
 from edgesim.execution.result_cache import Answers
 from edgesim.learning.train.trainer import Trainer
 from edgesim.reports.stats import JOULES
-from edgesim.runs.simulate import Silent, Simulation, simulate
+from edgesim.runs.simulate import simulate
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.runs.training import assemble_all
 from tests.conftest import digits_scenario, timing_scenario
 from tests.sizes import full, spread

@@ -9,7 +9,7 @@ import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.runs.training import assemble_all
 from tests.conftest import PSI, digits_scenario, frames, simulate_null, timing_scenario
 from tests.engine.trees import tree

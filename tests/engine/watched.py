@@ -11,7 +11,7 @@ import pandas as pd
 
 import edgesim.runs.assembly
 from edgesim.execution.backends.null import NullBackend
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.conftest import frames, timing_scenario
 
 MOST_EVENTS = 100_000  # far more than any of these runs needs

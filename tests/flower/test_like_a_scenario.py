@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from edgesim.config.load import load_scenario
-from edgesim.runs.simulate import check, simulate
+from edgesim.runs.simulate import simulate
+from edgesim.runs.simulation import check
 
 APP = Path(__file__).parent / "apps" / "like_a_scenario"
 WORLD = {

@@ -28,7 +28,8 @@ from edgesim.learning.models.build import build_model
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runs.assembly import assemble
 from edgesim.runs.recording import flat
-from edgesim.runs.simulate import Silent, Simulation, simulate
+from edgesim.runs.simulate import simulate
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.studies.claims.claim import load_claims, read_results
 from edgesim.studies.golden import load_golden, read_numbers
 from edgesim.studies.runs import check_owner

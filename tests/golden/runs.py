@@ -11,7 +11,7 @@ import pandas as pd
 import edgesim
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.records.written import whole
 
 COMMON: dict[str, Any] = {

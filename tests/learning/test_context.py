@@ -17,7 +17,7 @@ from edgesim.learning.train.loop import batch_order
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runs.assembly import assemble
 from edgesim.runs.cache_identity import facts_of
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.conftest import digits_scenario
 
 MIXED = {"batch": 16, "lr": 0.1, "momentum": 0.9, "precision": "bfloat16"}

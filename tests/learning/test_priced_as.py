@@ -8,7 +8,8 @@ import pytest
 import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.core.task import Submodel
-from edgesim.runs.simulate import check, simulate
+from edgesim.runs.simulate import simulate
+from edgesim.runs.simulation import check
 from tests.calling import call
 from tests.conftest import digits_scenario, timing_scenario
 from tests.sizes import full

@@ -34,7 +34,7 @@ from edgesim.core.task import Order
 from edgesim.execution.backends.serial import SerialBackend
 from edgesim.methods.adpsgd import ADPSGD
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.conftest import frames
 from tests.contracts.support import mixed_scenario, prepare
 from tests.plugins.one_number import numbers, scenario

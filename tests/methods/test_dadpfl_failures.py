@@ -21,7 +21,7 @@ import pytest
 
 from edgesim.core.rng import Key
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, FailurePart
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import prepare

@@ -21,7 +21,7 @@ from edgesim.core.update import ModelState, Update
 from edgesim.learning.train.context import Context
 from edgesim.methods.decentralised.base import Mixing, mixed, peer_plan, peer_task
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, prepare, run
 from tests.methods.hand_made import KEY

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.runs.simulate import Simulation
+from edgesim.runs.simulation import Simulation
 from tests.conftest import frames
 from tests.contracts.support import NORMED, mixed_scenario, prepare
 

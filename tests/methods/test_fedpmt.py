@@ -15,7 +15,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.task import Submodel
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fedpmt import FedPMT
-from edgesim.runs.simulate import Simulation
+from edgesim.runs.simulation import Simulation
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 from tests.contracts.support import NORMED, fingerprint, mixed_scenario, prepare, run
 from tests.methods.hand_made import KEY, merged_layers, message_of, setting_of

@@ -27,7 +27,7 @@ from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fjord import FjORD, batch_sizes, drawn_ranks
 from edgesim.runs.assembly import assemble
 from edgesim.runs.network import cost_profile_of
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 from tests.conftest import frames, timing_scenario
 from tests.contracts.support import NORMED, fingerprint, mixed_scenario, prepare, run
 from tests.contracts.test_prices import measured_jobs

@@ -19,7 +19,7 @@ from edgesim.methods.fedasync import FedAsync
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.fedbuff import FedBuff
 from edgesim.runs.assembly import assemble
-from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.simulation import Silent, Simulation
 
 SAMPLES = 3  # of each device
 JOB_FLOPS = 4 * SAMPLES  # a sample costs a product and a sum forward, and again for the weight's gradient

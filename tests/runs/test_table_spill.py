@@ -19,7 +19,8 @@ from edgesim.records.table import Table, new_tables
 from edgesim.records.writer import RunFolder, taken
 from edgesim.reports.critical_path import attributed
 from edgesim.reports.load import Run
-from edgesim.runs.simulate import Silent, Simulation, simulate
+from edgesim.runs.simulate import simulate
+from edgesim.runs.simulation import Silent, Simulation
 from tests.calling import names
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.records.written import manifest_of, whole

@@ -12,7 +12,7 @@ from edgesim.core.method import Method
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Pass, Payload, Plan, Submodel, Task
 from edgesim.core.view import Setting, View
-from edgesim.runs.simulate import Simulation
+from edgesim.runs.simulation import Simulation
 from tests.conftest import frames, simulate_null, timing_scenario
 
 
