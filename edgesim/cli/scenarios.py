@@ -166,7 +166,14 @@ def _row(value: dict[str, Any]) -> dict[str, str]:
     return {"key": value["key"], "value": text, "from": value["origin"]}
 
 
-def estimate(file: ScenarioFile, as_json: AsJson = False, intervals: Draws = None) -> None:
+def estimate(
+    file: ScenarioFile,
+    as_json: AsJson = False,
+    intervals: Draws = None,
+    backends: Annotated[
+        bool, typer.Option("--backends", help="Also measure how long the run takes with other backends.")
+    ] = False,
+) -> None:
     """Estimate FLOPs, bytes, seconds and joules of the jobs of each device kind, and host resources.
 
     --intervals: also repeat the estimate with draws of the errors of the devices' clocks.
@@ -174,12 +181,16 @@ def estimate(file: ScenarioFile, as_json: AsJson = False, intervals: Draws = Non
     from edgesim.config.load import load_scenario
     from edgesim.runs.estimate import estimate as estimated
 
-    found = estimated(load_scenario(file.scenario, file.overrides), intervals or 0)
+    found = estimated(load_scenario(file.scenario, file.overrides), intervals or 0, backends)
     blocks, totals, spread = found.blocks, found.totals, found.spread_blocks
     if as_json:
         ends = {name: ends._asdict() for name, ends in found.spread_totals.items()}
-        more = {} if spread is None else {"intervals": {"draws": intervals, "blocks": records(spread), "totals": ends}}
+        more: dict[str, Any] = (
+            {} if spread is None else {"intervals": {"draws": intervals, "blocks": records(spread), "totals": ends}}
+        )
         memory = [fit.facts() for fit in found.memory]
+        if found.backends:
+            more["backends"] = [each._asdict() for each in found.backends]
         print_json({"blocks": records(blocks), "totals": totals, "memory": memory, "notes": list(found.notes), **more})
         return
     print_frame(blocks if blocks["link_j"].any() else blocks.drop(columns="link_j"), "one job of each kind of device")
@@ -188,6 +199,10 @@ def estimate(file: ScenarioFile, as_json: AsJson = False, intervals: Draws = Non
         print_prose("\n".join(["memory of a device at the peak of training", *(fit.line() for fit in found.memory)]))
     for note in found.notes:
         print(note)
+    if found.backends:
+        rows = [each._asdict() for each in found.backends]
+        headings = {"backend": "backend", "host_s": "host", "note": "note"}
+        print_table(rows, without_silent(headings, rows), "the run on this host, by backend")
     if spread is not None:
         columns = {"of": "of", "column": "column", "low": "5 %", "median": "median", "high": "95 %"}
         drawn = []

@@ -100,8 +100,8 @@ class Backend(ABC):
     trains: ClassVar[bool] = True  # False: timing only, no tensors exist
 
     @property
-    def alone(self) -> Sequence[str]:
-        """Reasons why jobs that could train together were trained one by one so far, one line each."""
+    def warnings(self) -> Sequence[str]:
+        """What the user should know of the jobs so far, a line each, such as why they were trained one by one."""
         return ()
 
     @abstractmethod

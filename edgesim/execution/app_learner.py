@@ -137,13 +137,13 @@ class CallBackend(Backend):
         doing = lambda item: f"the call of device {item[1].device}, {item[1].kind}"  # noqa: E731
         self._pool = ProcessPool("backend", processes, doing=doing) if processes else None
         self._processes = processes
-        self.warnings: dict[tuple[str, str], set[int]] = {}  # kind of call and what is to be said -> devices
+        self.said: dict[tuple[str, str], set[int]] = {}  # kind of call and what is to be said -> devices
 
     @property
-    def alone(self) -> Sequence[str]:
+    def warnings(self) -> Sequence[str]:
         """Warnings of calls, each once, with the devices that they are about."""
         lines = []
-        for (kind, said), devices in list(self.warnings.items())[:_MOST_TOLD]:
+        for (kind, said), devices in list(self.said.items())[:_MOST_TOLD]:
             first, more = min(devices), len(devices) - 1
             others = f" and of {more} other{'s' if more > 1 else ''}" if more else ""
             lines.append(f"app: {kind} on device {first}{others}: {said}")
@@ -339,7 +339,7 @@ class AppLearner:
             self._failed += bool(called.failure)
             self._failure = self._failure or called.failure
         for line in lines:
-            self.backend.warnings.setdefault((call.kind, line), set()).add(call.device)
+            self.backend.said.setdefault((call.kind, line), set()).add(call.device)
 
     # --- cache --------------------------------------------------------------------------------------------------------
 

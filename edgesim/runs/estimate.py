@@ -5,9 +5,8 @@ The method plans its first exchange for a sample of each fleet block, and the jo
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, isfinite
 from typing import Any
@@ -16,20 +15,15 @@ import numpy as np
 import pandas as pd
 
 from edgesim.config.scenario import Scenario, Stop
-from edgesim.core.backend import Assignment, Backend
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PROCESS_BYTES
-from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.price_list import F32_BYTES, CostProfile
-from edgesim.core.rng import Key, Purpose
-from edgesim.core.task import Submodel, Task
+from edgesim.core.task import Submodel
 from edgesim.execution.backends.null import NullBackend
-from edgesim.execution.backends.serial import Serial
-from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import CHUNK
-from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.assembly import Assembly
+from edgesim.runs.host_time import HostTime, Speed, host_flops_per_s, host_times, trained_s
 from edgesim.runs.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.runs.memory_fit import MemoryFit, memory_fits
 from edgesim.runs.retiming import Quantiles, check_spread, quantiles, redrawn
@@ -46,7 +40,6 @@ _UPDATES = 2_000  # most updates before a merge of the trial, or four per device
 _TRIAL_S = 5.0  # host time after which the trial ends with its current round
 _LATEST_S = 20.0  # also if a session has closed no round
 _ENOUGH = "enough was seen"
-_PROBE_S = 0.5  # seconds of training by which the speed of this host is measured
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # size of a run folder without jobs, and of the rows of one job; measured
 
 
@@ -73,6 +66,7 @@ class Estimate:
     memory: Sequence[MemoryFit] = ()
     spread_blocks: pd.DataFrame | None = None
     spread_totals: Mapping[str, Quantiles] = field(default_factory=dict)
+    backends: Sequence[HostTime] = ()
 
 
 @dataclass(frozen=True)
@@ -118,18 +112,19 @@ class _Brief(Silent):
                     training.rounds.end(_ENOUGH)
 
 
-def estimate(scenario: Scenario, draws: int = 0) -> Estimate:
+def estimate(scenario: Scenario, draws: int = 0, backends: bool = False) -> Estimate:
     """Estimate a scenario, as `estimate_of` does, and again with each of `draws` draws of the clocks' errors.
 
-    Raises ConfigError or DataError as `assemble` does, and ConfigError for draws if no device's clock has a spread or
-    there are several sessions.
+    `backends`: also measure how long the run takes with other backends. Raises ConfigError or DataError as `assemble`
+    does, and ConfigError for draws if no device's clock has a spread or there are several sessions, and for backends as
+    `_with_backends` does.
     """
     if scenario.app is not None:
         raise ConfigError("estimate: the jobs of an app have no price before its code has run; run it for a few rounds")
     if draws and len(scenario.session) > 1:
         raise ConfigError(f"estimate: intervals are of one training, found {len(scenario.session)} sessions")
     all_parts = assemble_all(scenario)
-    found = estimate_of(all_parts)
+    found = _with_backends(all_parts) if backends else estimate_of(all_parts)
     if not draws:
         return found
     check_spread(scenario)
@@ -147,7 +142,28 @@ def estimate(scenario: Scenario, draws: int = 0) -> Estimate:
 
 
 @plain_torch()
-def estimate_of(all_parts: Sequence[Assembly], speed: Callable[[Assembly], float] | None = None) -> Estimate:
+def _with_backends(all_parts: Sequence[Assembly]) -> Estimate:
+    """Estimate a run, and how long it takes with each backend.
+
+    Raises ConfigError for several sessions, for a run that trains nothing, and if the number of rounds is unknown.
+    """
+    if len(all_parts) > 1:
+        raise ConfigError(f"estimate: backends are compared for one training, found {len(all_parts)} sessions")
+    backend = all_parts[0].scenario.backend
+    if not backend.value.trains or backend.value.device != "cpu":
+        raise ConfigError(f"estimate: backends are compared for runs that train on a CPU, found backend {backend.name}")
+    parts, one = all_parts[0], host_flops_per_s(all_parts[0])
+    found = estimate_of(all_parts, lambda _: one)
+    totals = found.totals
+    if totals["rounds"] is None:
+        raise ConfigError("estimate: backends are compared for runs whose number of rounds is known")
+    beside_s = 60.0 * totals["host_minutes"] - trained_s(parts, totals["rounds"], totals["flops"], lambda _: one)
+    times = host_times(parts, totals["rounds"], totals["jobs"], totals["flops"], max(0.0, beside_s), one)
+    return replace(found, backends=times)
+
+
+@plain_torch()
+def estimate_of(all_parts: Sequence[Assembly], speed: Speed | None = None) -> Estimate:
     """Estimate a run from prices, a trial without training, and the measured speed of this host.
 
     `all_parts`: of each session. The number of rounds follows from the limits on rounds, simulated time, energy and
@@ -183,7 +199,7 @@ def estimate_of(all_parts: Sequence[Assembly], speed: Callable[[Assembly], float
     return Estimate(pd.concat(blocks, ignore_index=True), totals, (*notes, *((told,) if cut else ())), memory)
 
 
-def _of_one(parts: Assembly, speed: Callable[[Assembly], float] | None) -> Estimate:
+def _of_one(parts: Assembly, speed: Speed | None) -> Estimate:
     scenario, start = parts.scenario, timed(parts)
     session, everyone = start.trainings[0].asks_devices, of_everybody(start)
     learner, view = session.learner, session.view()
@@ -287,7 +303,7 @@ def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:
     )  # fmt: skip
 
 
-def _totals(parts: Assembly, typical: _Round, speed: Callable[[Assembly], float] | None) -> dict[str, Any]:
+def _totals(parts: Assembly, typical: _Round, speed: Speed | None) -> dict[str, Any]:
     rounds, stop = typical.of_run, parts.scenario.stop
     if rounds is None:  # as many as the limits allow, at least one; None if only an accuracy ends the run
         joules = None if stop.energy is None else stop.energy - typical.flying_j
@@ -306,7 +322,7 @@ def _totals(parts: Assembly, typical: _Round, speed: Callable[[Assembly], float]
         "rounds": rounds,
         "jobs": jobs,
         "flops": flops + typical.flying_flops,
-        "host_minutes": (rounds * typical.host_s + _trained_s(parts, rounds, flops, speed)) / 60.0,
+        "host_minutes": (rounds * typical.host_s + trained_s(parts, rounds, flops, speed)) / 60.0,
         "disk_bytes": _disk_bytes(parts, jobs),
         "memory_bytes": memory_bytes,
         "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
@@ -314,7 +330,7 @@ def _totals(parts: Assembly, typical: _Round, speed: Callable[[Assembly], float]
     }
 
 
-def _totals_of_sessions(trial: Simulation, host_s: float, speed: Callable[[Assembly], float] | None) -> dict[str, Any]:
+def _totals_of_sessions(trial: Simulation, host_s: float, speed: Speed | None) -> dict[str, Any]:
     now_s, spent = trial.world.now_s, trial.world.totals()
     memory_bytes, whole_s, rows = PROCESS_BYTES, 0.0, []  # one process serves all
     for training in trial.trainings:
@@ -334,14 +350,14 @@ def _totals_of_sessions(trial: Simulation, host_s: float, speed: Callable[[Assem
             rounds, asked = round(longer * rounds), round(longer * len(jobs))
             active_j, network_j = jobs[_JOB_JOULES].to_numpy().sum(), jobs["link_j"].sum()
             flops = longer * float(jobs["flops"].sum())
-            trained_s = _trained_s(parts, rounds, flops, speed)
+            training_s = trained_s(parts, rounds, flops, speed)
             rows.append(
-                (rounds, asked, flops, trained_s, _disk_bytes(parts, asked), longer * active_j, longer * network_j)
+                (rounds, asked, flops, training_s, _disk_bytes(parts, asked), longer * active_j, longer * network_j)
                 + (active_j, network_j)
             )
     if not isfinite(whole_s):
         return {**_UNKNOWN, "memory_bytes": memory_bytes}
-    rounds, asked, flops, trained_s, disk_bytes, active_j, network_j, *seen_j = np.sum(rows, axis=0).tolist()
+    rounds, asked, flops, training_s, disk_bytes, active_j, network_j, *seen_j = np.sum(rows, axis=0).tolist()
     more = whole_s / now_s
     # what a session has booked is all that its jobs have spent, so that only their growth counts
     active_j += spent.active_j - seen_j[0]
@@ -351,7 +367,7 @@ def _totals_of_sessions(trial: Simulation, host_s: float, speed: Callable[[Assem
         "rounds": int(rounds),
         "jobs": int(asked),
         "flops": flops,
-        "host_minutes": (more * host_s + trained_s) / 60.0,
+        "host_minutes": (more * host_s + training_s) / 60.0,
         "disk_bytes": int(disk_bytes),
         "memory_bytes": memory_bytes,
         "sim_time_s": whole_s,
@@ -360,48 +376,6 @@ def _totals_of_sessions(trial: Simulation, host_s: float, speed: Callable[[Assem
 
 
 # --- this host ----------------------------------------------------------------------------------------------
-
-
-def host_flops_per_s(parts: Assembly) -> float:
-    """Measure the speed of one worker, in FLOP/s: plain SGD on the largest local data set, for about a second."""
-    torch_device = parts.scenario.backend.value.device
-    backend = Serial(device=torch_device).open(lambda name: replace(parts.make_trainer(name), method=FedAvg()))
-    setting, device = parts.setting, int(parts.setting.samples.argmax())
-    job = Assignment(
-        0, device, Task(), Key(parts.scenario.seed).at(Purpose.PROBE, 0), model_state_of(parts.module), None
-    )
-    plain = LocalSGD(batch=setting.training.batch, lr=setting.training.lr, steps=1)
-    try:
-        _timed_s(backend, job, plain)
-        while (spent_s := _timed_s(backend, job, plain)) < _PROBE_S:
-            plain = replace(plain, steps=2 * plain.steps)
-    finally:
-        backend.close()
-    samples, _ = plain.amount(setting.samples[[device]], setting.cost_profile.drop_single)
-    return float(samples[0] * parts.network.cost_profile.train_flops()) / spent_s
-
-
-def _timed_s(backend: Backend, job: Assignment, sgd: LocalSGD) -> float:
-    started_s = time.perf_counter()
-    backend.train([job._replace(task=Task(local_sgd=(sgd,)))])
-    return time.perf_counter() - started_s
-
-
-def _trained_s(parts: Assembly, rounds: int, flops: float, speed: Callable[[Assembly], float] | None) -> float:
-    """Return the seconds of this host for training and evaluations, as if workers did not slow each other down."""
-    backend, own, large = (
-        parts.scenario.backend.value,
-        parts.network.cost_profile,
-        parts.setting.cost_profile.charged_as,
-    )
-    if not backend.trains:
-        return 0.0
-    own_flops = flops * (1.0 if large is None else own.train_flops() / large.train_flops())
-    samples = 0 if parts.data is None else len(parts.data.labels("test"))
-    evaluation_flops = float(-(-rounds // parts.scenario.evaluation.every) * samples * own.forward_flops())
-    at_once = min(max(1, backend.processes), os.cpu_count() or 1)
-    seconds: float = (own_flops + evaluation_flops) / (at_once * (speed or host_flops_per_s)(parts))
-    return seconds
 
 
 def _disk_bytes(parts: Assembly, jobs: int) -> int:

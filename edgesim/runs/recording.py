@@ -112,7 +112,7 @@ class Recording:
         """Return the warnings of the backends, each once."""
         assert self._simulation is not None
         backends = [each.learner.backend for each in self._simulation.trainings]
-        return list(dict.fromkeys(line for backend in backends for line in backend.alone))
+        return list(dict.fromkeys(line for backend in backends for line in backend.warnings))
 
     def write(self, status: str, stop_reason: str | None = None) -> None:
         """Write the state of the run; the tables of an unfinished run end with the last closed round.

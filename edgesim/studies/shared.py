@@ -9,7 +9,7 @@ from edgesim.config.scenario import Scenario
 from edgesim.execution.result_cache import ByteRows
 from edgesim.learning.data.dataset import Dataset
 from edgesim.runs.assembly import Assembly, Load, build_network, load_data
-from edgesim.runs.estimate import host_flops_per_s
+from edgesim.runs.host_time import host_flops_per_s
 from edgesim.runs.network import Network
 
 

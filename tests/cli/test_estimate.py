@@ -1,5 +1,6 @@
 """What an estimate says against closed forms, and against the run that it foresees."""
 
+import json
 from dataclasses import dataclass
 from typing import ClassVar
 from unittest.mock import patch
@@ -8,9 +9,12 @@ import pytest
 
 import edgesim
 import edgesim.runs.estimate
+import edgesim.runs.host_time
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Needs
+from edgesim.execution.backends.cohort import CohortTraining
 from edgesim.execution.backends.null import NullBackend
+from edgesim.execution.backends.serial import Serial
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.estimate import estimate
 from edgesim.runs.simulation import Silent, Simulation
@@ -340,3 +344,49 @@ def test_a_session_that_plans_from_training_is_named(digits):
     sessions = [{"name": "a"}, {"name": "b", "method": "fedpns"}]
     with pytest.raises(ConfigError, match=r"^estimate: session\.1\.method: fedpns plans from training results$"):
         estimate(digits(session=sessions))
+
+
+def test_backends_are_told_with_the_fastest_first(digits, monkeypatch):
+    """Training is divided by the speed that was measured, tests by that of a worker, and both by the processes."""
+    speeds = {Serial: (2e6, []), CohortTraining: (6e6, ["the network: it is odd"])}
+    monkeypatch.setattr(edgesim.runs.host_time, "_probed", lambda _, part, jobs: speeds[type(part)])
+    monkeypatch.setattr(edgesim.runs.host_time.os, "cpu_count", lambda: 4)
+    scenario = digits(stop={"rounds": 3}, selection="all")
+    [parts] = assemble_all(scenario)
+    found = estimate(scenario, backends=True)
+    tests = 3 * len(parts.data.labels("test")) * parts.network.cost_profile.forward_flops()
+    training = found.totals["flops"]
+    serial, workers, cohort = (training + tests) / 2e6, (training + tests) / 8e6, (training / 6e6 + tests / 2e6) / 4
+    assert [(each.backend, each.note) for each in found.backends] == [
+        ("cohort, 4 processes", "the network: it is odd"), ("workers, 4 processes", ""), ("serial", ""),
+    ]  # fmt: skip
+    beside_s = found.backends[2].host_s - serial
+    assert 0 <= beside_s < 1
+    assert [each.host_s - beside_s for each in found.backends] == pytest.approx([cohort, workers, serial])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"backend": "null"}, "runs that train on a CPU, found backend null"),
+        ({"stop": {"accuracy": 0.5}}, "whose number of rounds is known"),
+        ({"session": [{"name": "a"}, {"name": "b"}]}, "one training, found 2 sessions"),
+    ],
+    ids=["null", "until an accuracy", "sessions"],
+)
+def test_backends_are_compared_for_one_training_of_known_length(digits, changes, says):
+    with pytest.raises(ConfigError, match=f"^estimate: backends are compared for {says}$"):
+        estimate(digits(**changes), backends=True)
+
+
+@full
+def test_a_network_that_cannot_be_stacked_is_named(tmp_path):
+    text = """seed = 1\nmodel = "cnn_digits"\ndata = "digits"\npartition = "iid"\nmethod = "fedavg"\nselection = "all"
+        stop = { rounds = 2 }\ntraining = { batch = 16, lr = 0.1, precision = "bfloat16" }
+        [[fleet]]\ncount = 20\nprofile = "phone_mid\""""
+    (tmp_path / "it.toml").write_text(text)
+    done = call("estimate", tmp_path / "it.toml", "--backends", "--json")
+    assert done.code == 0, done.err
+    rows = {row["backend"].partition(",")[0]: row for row in json.loads(done.out)["backends"]}
+    assert rows.keys() == {"serial", "workers", "cohort"}
+    assert "bfloat16" in rows["cohort"]["note"] and not rows["serial"]["note"]

@@ -101,7 +101,7 @@ def test_cohorts_stack_adapters_on_one_base() -> None:
     one, other = serial.learner.weights(), cohort.learner.weights()
     for name, value in one["params"].items():
         torch.testing.assert_close(other["params"][name], value, rtol=1e-3, atol=1e-5)
-    assert not cohort.learner.backend.alone
+    assert not cohort.learner.backend.warnings
 
 
 def test_an_update_of_adapters_has_their_bytes_alone() -> None:

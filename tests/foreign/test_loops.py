@@ -210,7 +210,7 @@ def test_what_does_not_go_with_a_loop(more, words):
 def test_a_cohort_says_that_it_trains_one_by_one():
     """Loops cannot be stacked."""
     simulation = run(mixed_scenario(method=with_loop("fedavg"), backend={"name": "cohort", "workers": 1}))
-    assert any("a loop of the user's own" in line for line in simulation.learner.backend.alone)
+    assert any("a loop of the user's own" in line for line in simulation.learner.backend.warnings)
 
 
 def test_prices_are_exact():

@@ -56,7 +56,7 @@ def weights(backend: Any) -> tuple[dict[str, torch.Tensor], list[str]]:
     try:
         simulation = Simulation(parts, opened, Silent())
         simulation.run()
-        return simulation.learner.weights()["params"], list(opened.alone)
+        return simulation.learner.weights()["params"], list(opened.warnings)
     finally:
         opened.close()
 

@@ -27,7 +27,7 @@ class CohortBackend(Backend):
         self._cohort = cohort
 
     @property
-    def alone(self) -> Sequence[str]:
+    def warnings(self) -> Sequence[str]:
         """Reasons why jobs were trained one by one so far, one line each."""
         return _told(self._cohort.alone)
 

@@ -98,7 +98,7 @@ class PooledBackend(FuturesBackend):
         self._pool.begin()
 
     @property
-    def alone(self) -> Sequence[str]:
+    def warnings(self) -> Sequence[str]:
         """Warnings of the processes so far: why jobs were trained one by one, or steps were not compiled."""
         return sorted(self._told)  # in an order that does not depend on the timing of processes
 

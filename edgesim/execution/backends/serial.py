@@ -21,7 +21,7 @@ class SerialBackend(Backend):
         self._trainer = trainer
 
     @property
-    def alone(self) -> Sequence[str]:
+    def warnings(self) -> Sequence[str]:
         """Reasons why steps were not compiled so far, one line each."""
         return told(self._trainer)
 

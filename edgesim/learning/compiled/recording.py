@@ -50,6 +50,11 @@ class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for each in inputs:
             self.lines.append(f"input {self.name_of(each, new=True)}")
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch would load its compiler, for a second, to keep it away from this mode."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and write it down."""
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
