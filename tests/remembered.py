@@ -17,7 +17,7 @@ from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.methods import augfl
 from edgesim.methods import augfl_teacher as teacher
-from edgesim.runs import estimate, network, recording
+from edgesim.runs import host_time, network, recording
 
 # Whose modules do what the texts, numbers and shapes in them say: a function in one might change under the same name.
 KNOWN = ("torch.", "torchvision.", "edgesim.", "tests.")
@@ -76,7 +76,7 @@ def costs_and_digits() -> Iterator[None]:
         mock.patch.object(teacher, "measure", measure_once),
         mock.patch.object(augfl, "measure", measure_once),
         mock.patch.object(digits, "_table", lambda: read_once().copy()),
-        mock.patch.object(estimate, "_PROBE_S", 0.05),
+        mock.patch.object(host_time, "_PROBE_S", 0.05),
         mock.patch.object(code_identity, "version_of", cache(code_identity.version_of)),
         mock.patch.object(recording, "version", cache(recording.version)),
     ):
