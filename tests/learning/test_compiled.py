@@ -273,6 +273,13 @@ def test_a_program_gives_what_its_step_gives(
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 if dtype is torch.float32 else 1e-13)
 
 
+def test_a_network_that_fails_in_another_batch_is_not_compiled() -> None:
+    """An error of its own code is the reason, and no error of the run."""
+    step, inputs = step_of(module := Own(lambda own, x: x.view(SAMPLES + 1, CLASSES)))
+    with pytest.raises(CannotCompile, match=r"^the network: shape '\[12, 3\]' is invalid"):
+        program_of(step, inputs, module)
+
+
 @full
 def test_a_network_that_fits_one_batch_size_only() -> None:
     """It is not compiled, the reason is kept, and the next process does not try again."""
@@ -287,14 +294,14 @@ def test_a_network_that_fits_one_batch_size_only() -> None:
 
     for _ in range(2):
         step, inputs = step_of(module := Fixed())
-        with pytest.raises(CannotCompile, match="torch cannot compile it"):
+        with pytest.raises(CannotCompile, match="torch cannot trace it"):
             program_of(step, inputs, module)
 
 
 KINDS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "layers frozen": {"method": {"name": "fedpmt", "widths": [1, 2, 3]}, "model": {"name": "mlp", "hidden": [9, 7]}},
-    "channels": {"method": "feddrop"},  # of random units, whose indices are in no program
+    "channels": {"method": "feddrop"},  # of random units
     "gradients changed": {"method": {"name": "fedprox", "mu": 0.1}},
     "adam": {"training": {"batch": 8, "lr": 0.01, "optimizer": "adam", "local_epochs": 2}},
     "reports": {"method": "fedavg", "selection": {"name": "oort", "count": 2}},

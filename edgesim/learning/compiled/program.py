@@ -85,6 +85,8 @@ def program_of(step: Step, inputs: Sequence[Tensor], module: nn.Module) -> Progr
             operations = record(step, inputs, module)
     except NotRecorded as error:
         raise CannotCompile(f"the network: {error}") from error
+    except Exception as error:  # any error of a user's own network in a batch of another size
+        raise CannotCompile(f"the network: {reason_of(error)}") from error
     facts = [version("edgesim"), torch.__version__, compiler(), *processors(), operations]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
@@ -103,14 +105,15 @@ def program_of(step: Step, inputs: Sequence[Tensor], module: nn.Module) -> Progr
 
 def _made(step: Step, inputs: Sequence[Tensor], path: Path) -> str | None:
     """Make a program that gives what its step gives. Return the reason if there is none."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _quiet():
         try:
-            with _quiet():
-                library = _compiled(step, inputs, Path(folder))
-        except OSError:
-            raise
-        except Exception as error:  # torch's compiler raises errors of many kinds
-            return f"the network: torch cannot compile it: {reason_of(error)}"
+            exported = _exported(step, inputs)
+        except Exception as error:  # torch raises errors of many kinds
+            return f"the network: torch cannot trace it: {reason_of(error)}"
+        try:
+            library = _compiled(exported, Path(folder))
+        except Exception as error:  # of the compiler, which another day may be installed as it should
+            raise CannotCompile(f"torch's compiler fails: {reason_of(error)}") from error
         program = Program(library)
         samples = len(inputs[-1])
         found = [_distance(program, step, inputs, each) for each in range(samples - 2, samples + 1)]
@@ -120,18 +123,23 @@ def _made(step: Step, inputs: Sequence[Tensor], path: Path) -> str | None:
     return None
 
 
-def _compiled(step: Step, inputs: Sequence[Tensor], folder: Path) -> Path:
-    """Return the library of a step in this folder. Batches may have any size from two on."""
-    from torch._inductor import aoti_compile_and_package, config
-    from torch._inductor.utils import fresh_cache
+def _exported(step: Step, inputs: Sequence[Tensor]) -> torch.export.ExportedProgram:
+    """Return the operations of a step for batches of any size from two on."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     batch = torch.export.Dim("batch", min=2)
     sizes: list[Any] = [None] * (len(inputs) - 2) + [{0: batch}] * 2
+    graph = make_fx(step, tracing_mode="symbolic")(*inputs)
+    return torch.export.export(graph, tuple(inputs), dynamic_shapes=tuple(sizes))
+
+
+def _compiled(exported: torch.export.ExportedProgram, folder: Path) -> Path:
+    """Return the library of these operations, in this folder."""
+    from torch._inductor import aoti_compile_and_package, config
+    from torch._inductor.utils import fresh_cache
+
     # Dropout then draws from torch's own stream, as it does when it is not compiled.
     with fresh_cache(dir=str(folder)), config.patch(compile_threads=1, fallback_random=True):
-        graph = make_fx(step, tracing_mode="symbolic")(*inputs)
-        exported = torch.export.export(graph, tuple(inputs), dynamic_shapes=tuple(sizes))
         package = aoti_compile_and_package(exported, package_path=str(folder / "step.pt2"))
     with ZipFile(package) as parts:
         [library] = (name for name in parts.namelist() if name.endswith(".so"))

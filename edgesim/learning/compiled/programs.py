@@ -64,6 +64,8 @@ class Programs:
             why_not = "training.precision: it trains in bfloat16"
         elif phase.run is not None:
             why_not = "the method: its devices train by a loop of the user's own"
+        elif context.task.submodel.channels:
+            why_not = "the method: its devices train some channels, perhaps others in each job"
         elif phase.loss is not None or phase.gradient is not None:
             why_not = "the method: its devices take other gradients than those of the objective"
         if why_not:
