@@ -110,7 +110,7 @@ def _unchanged(module: nn.Module) -> Iterator[None]:
 
 
 def _seen(value: Any) -> Any:
-    """Return what tells whether an attribute was changed or replaced."""
+    """Return a value that is another one after an attribute was changed or replaced."""
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
