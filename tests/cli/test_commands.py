@@ -73,14 +73,14 @@ def simulator(monkeypatch):
         seen.checked = scenario
         return (scenario,)
 
-    def estimate(_, draws):
-        assert draws == 0
+    def estimate(_, draws, backends):
+        assert (draws, backends) == (0, False)
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
         levels["link_j"] = [0.0, 5000.0]
         totals = {"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000}
         memory = [MemoryFit("sensor", 1_000_000, 2_500_000, 16, False, 4, (("a smaller training.batch", 4),))]
         return SimpleNamespace(
-            blocks=levels, totals=totals, notes=(), memory=memory, spread_blocks=None, spread_totals={}
+            blocks=levels, totals=totals, notes=(), memory=memory, spread_blocks=None, spread_totals={}, backends=()
         )
 
     def network_of(model, shape, classes, key, **_):

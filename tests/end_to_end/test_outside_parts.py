@@ -44,7 +44,7 @@ def test_own_model_data_and_method_train() -> None:
     assert run.jobs["flops"].tolist() == [20 * 100.0] * 4
     assert run.jobs["up_bytes"].tolist() == [4 * (10 + 5 + 10 + 2)] * 4
     assert run.manifest["scenario"]["method"] == {
-        "name": f"{OUTSIDE}.methods:Damped", "rate": 0.75, "aggregate_over": "participants"
+        "name": f"{OUTSIDE}.methods:Damped", "rate": 0.75, "aggregate_over": "participants", "weights": "samples"
     }  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def after(scenario: edgesim.Scenario):
     backend = simulation.learner.backend
     backend.close()
     model = simulation.learner.weights()
-    return {name: t for kind in ("params", "buffers") for name, t in model[kind].items()}, getattr(backend, "alone", ())
+    return {name: t for kind in ("params", "buffers") for name, t in model[kind].items()}, backend.warnings
 
 
 def differs(one, other) -> float:
