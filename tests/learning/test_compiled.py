@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
+from edgesim.execution.backends.serial import Serial
 from edgesim.files.user_cache import PROGRAMS, VARIABLE, cache_folder, keep_file
 from edgesim.learning.compiled import program
 from edgesim.learning.compiled.program import CannotCompile, program_of
@@ -183,6 +184,15 @@ def test_what_cannot_be_compiled_is_named(keys: dict[str, Any], why: str) -> Non
     [line] = eager(found)
     assert why in line
     assert found.evals["loss"].tolist() == plain.evals["loss"].tolist()
+
+
+def test_compiled_runs_share_no_answers_with_eager_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor with those of another compiler, or of none: their last bits differ."""
+    found = {Serial().rounding, Serial(compile=True).rounding}
+    for named in ("another 1.0", ""):
+        monkeypatch.setattr(program, "compiler", lambda named=named: named)
+        found.add(Serial(compile=True).rounding)
+    assert len(found) == 4
 
 
 def test_only_cpus() -> None:
