@@ -29,6 +29,7 @@ from edgesim.learning.train.torch_settings import plain_torch
 from tests.sizes import full
 
 SAMPLES, FEATURES, CLASSES = 11, 6, 3
+compiles = pytest.mark.skipif(not program.compiler(), reason="there is no C++ compiler")
 
 
 class Own(nn.Module):
@@ -256,6 +257,7 @@ def eager_step(module: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
 
 
 @full
+@compiles
 @plain_torch()
 @pytest.mark.parametrize(
     ("build", "features"),
@@ -291,6 +293,7 @@ def test_a_network_that_fails_in_another_batch_is_not_compiled() -> None:
 
 
 @full
+@compiles
 def test_a_network_that_fits_one_batch_size_only() -> None:
     """It is not compiled, the reason is kept, and the next process does not try again."""
 
@@ -320,6 +323,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @full
+@compiles
 @pytest.mark.parametrize("kind", KINDS)
 def test_compiled_runs_agree_with_eager_ones(kind: str) -> None:
     """Weights after two rounds are within 1e-5 of a tensor's norm; with two workers they have the same bits."""
