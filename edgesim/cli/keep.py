@@ -282,7 +282,9 @@ def cache(
     prune: Annotated[bool, typer.Option("--prune", help="Delete the cached results. Runs stay unchanged.")] = False,
     of_user: Annotated[
         bool,
-        typer.Option("--user", help="Use the cache of all runs of this user: cost profiles, data sets, compiled steps."),
+        typer.Option(
+            "--user", help="Use the cache of all runs of this user: cost profiles, data sets, compiled steps."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
