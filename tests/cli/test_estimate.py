@@ -369,7 +369,7 @@ def test_backends_are_told_with_the_fastest_first(digits, monkeypatch):
     ("changes", "says"),
     [
         ({"backend": "null"}, "runs that train on a CPU, found backend null"),
-        ({"stop": {"accuracy": 0.5}}, "whose number of rounds is known"),
+        ({"stop": {"accuracy": 0.5}}, "runs whose number of rounds is known"),
         ({"session": [{"name": "a"}, {"name": "b"}]}, "one training, found 2 sessions"),
     ],
     ids=["null", "until an accuracy", "sessions"],

@@ -30,4 +30,9 @@ def test_it_is_fedavg_bit_for_bit(model):
 
 
 # The test of each key of the methods, here or in another file.
-OPTIONS = {"fedit": {"aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model"}}
+OPTIONS = {
+    "fedit": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
+    }
+}

@@ -46,4 +46,9 @@ def test_bytes_by_hand():
 
 
 # The test of each key of the methods, here or in another file.
-OPTIONS = {"fedsa_lora": {"aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model"}}
+OPTIONS = {
+    "fedsa_lora": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
+    }
+}

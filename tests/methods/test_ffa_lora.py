@@ -65,4 +65,9 @@ def test_a_job_in_plain_torch(monkeypatch):
 
 
 # The test of each key of the methods, here or in another file.
-OPTIONS = {"ffa_lora": {"aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model"}}
+OPTIONS = {
+    "ffa_lora": {
+        "aggregate_over": "test_fedavg.py::test_absent_devices_may_count_with_the_old_model",
+        "weights": "test_fedavg.py::test_devices_may_count_alike",
+    }
+}
