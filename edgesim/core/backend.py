@@ -101,7 +101,7 @@ class Backend(ABC):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the user should know of the jobs so far, a line each, such as why they were trained one by one."""
+        """Warnings about the jobs so far, a line each, such as why they were trained one by one."""
         return ()
 
     @abstractmethod

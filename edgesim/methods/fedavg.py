@@ -60,9 +60,7 @@ class FedAvg(Method):
 
     def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
         """Return data sizes or ones, times the protocol's weights."""
-        if self.weights == "samples":
-            return super().update_weights(updates, setting)
-        return [update.weight for update in updates]
+        return [each.weight * (each.samples if self.weights == "samples" else 1) for each in updates]
 
 
 PLUGINS = {"fedavg": FedAvg}

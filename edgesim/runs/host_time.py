@@ -57,15 +57,13 @@ def host_times(parts: Assembly, rounds: int, jobs: int, flops: float, beside_s: 
     cores = _cores()
     together = min(_MOST_TOGETHER, ceil(jobs / rounds / cores))
     if together > 1:
-        stacked, reasons = _probed(parts, CohortTraining(workers=1), together)
+        stacked, notes = _probed(parts, CohortTraining(workers=1), together)
     else:
-        stacked, reasons = one, ["too few jobs a round to train several at once"]
+        stacked, notes = one, ["too few jobs a round to train several at once"]
     found = [
         HostTime("serial", beside_s + (training + tests) / one),
         HostTime(f"workers, {cores} processes", beside_s + (training + tests) / (cores * one)),
-        HostTime(
-            f"cohort, {cores} processes", beside_s + (training / stacked + tests / one) / cores, "; ".join(reasons)
-        ),
+        HostTime(f"cohort, {cores} processes", beside_s + (training / stacked + tests / one) / cores, "; ".join(notes)),
     ]
     return sorted(found, key=lambda each: each.host_s)
 
@@ -99,8 +97,8 @@ def _probed(parts: Assembly, part: BackendPart, jobs: int) -> tuple[float, list[
         timed_s(plain)
         while (spent_s := timed_s(plain)) < _PROBE_S:
             plain = replace(plain, steps=2 * plain.steps)
-        reasons = [line.rpartition("be stacked: ")[2] for line in backend.warnings]
+        warnings = list(backend.warnings)
     finally:
         backend.close()
     samples, _ = plain.amount(setting.samples[[device]], setting.cost_profile.drop_single)
-    return jobs * float(samples[0] * parts.network.cost_profile.train_flops()) / spent_s, reasons
+    return jobs * float(samples[0] * parts.network.cost_profile.train_flops()) / spent_s, warnings

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from edgesim.execution.backends.serial import Serial
 from edgesim.files.user_cache import PROGRAMS, VARIABLE, cache_folder, keep_file
 from edgesim.learning.compiled import program
 from edgesim.learning.compiled.program import CannotCompile, program_of
-from edgesim.learning.compiled.programs import GradientStep
+from edgesim.learning.compiled.programs import GradientStep, Programs
 from edgesim.learning.compiled.recording import NotRecorded, record
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.objectives.classification import CLASSIFICATION
@@ -290,6 +291,24 @@ def test_a_network_that_fails_in_another_batch_is_not_compiled() -> None:
     step, inputs = step_of(module := Own(lambda own, x: x.view(SAMPLES + 1, CLASSES)))
     with pytest.raises(CannotCompile, match=r"^the network: shape '\[12, 3\]' is invalid"):
         program_of(step, inputs, module)
+
+
+@full
+@compiles
+@plain_torch()
+def test_weights_of_another_layout_get_a_program_of_their_own() -> None:
+    """A method may hand over weights that lie otherwise in memory than those of the network."""
+    programs = Programs()
+    step, (*weights, x, y) = step_of(module := mlp())
+    context: Any = SimpleNamespace(
+        module=module, trained=list(dict(module.named_parameters())), objective=CLASSIFICATION
+    )
+    by_columns = [each.T.contiguous().T for each in weights]
+    for given in (weights, by_columns, weights):
+        found = programs.find("whole", context, (), [*given, x, y])
+        assert found is not None
+        for one, other in zip(found.program([*given, x, y]), step(*weights, x, y), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 @full

@@ -310,8 +310,7 @@ def with_models(assignment: Any, models: Mapping[int, ModelState]) -> Assignment
 
 
 def _train(trainer: Trainer, assignment: Any, models: Mapping[int, ModelState]) -> Trained:
-    result = trainer.run(with_models(assignment, models))
-    return Trained([result], told(trainer))
+    return Trained([trainer.run(with_models(assignment, models))], told(trainer))
 
 
 def _score(

@@ -68,7 +68,7 @@ class Program:
             raise CannotCompile(f"the program {path} cannot be loaded: {reason_of(error)}") from error
 
     def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
-        """Return what the step returns."""
+        """Return the results of the step for these inputs."""
         found: list[Tensor] = self._runner.run(inputs)
         return found
 

@@ -72,8 +72,13 @@ class Programs:
             self.eager.setdefault(why_not)
         return None if why_not else CompiledGradients(self, context, phase)
 
-    def find(self, key: Any, context: Context, others: Sequence[str], inputs: Sequence[Tensor]) -> _Compiled | None:
-        """Return the program with this key, for inputs like these. None: it cannot be compiled."""
+    def find(self, part: Any, context: Context, others: Sequence[str], inputs: Sequence[Tensor]) -> _Compiled | None:
+        """Return the program of a part of the network for inputs like these. None: it cannot be compiled.
+
+        A program reads its inputs without looking at their layouts, which a method may change.
+        """
+        layouts = [(each.shape, each.stride(), each.dtype) for each in inputs[:-2]]
+        key = part, *layouts, *((each.shape[1:], each.stride(), each.dtype) for each in inputs[-2:])
         if key not in self._found:
             step = GradientStep(context.module, context.trained, others, context.objective)
             try:
@@ -104,8 +109,7 @@ class CompiledGradients:
         if len(y) < 2 or not trained:  # torch's compiler takes a dimension of 1 for a constant
             return None
         inputs = [*trained, *self._others.values(), x, y]
-        layouts = [(each.shape[1:], each.stride(), each.dtype) for each in (x, y)]
-        found = self._programs.find((*self._part, *layouts), self._context, list(self._others), inputs)
+        found = self._programs.find(self._part, self._context, list(self._others), inputs)
         if found is None:
             return None
         outputs = found.program(inputs)
@@ -125,7 +129,7 @@ def _example(inputs: Sequence[Tensor]) -> list[Tensor]:
     taken = {size for each in inputs for size in (*each.shape, *each.stride())}
     samples = next(size for size in count(9) if size not in taken)
     rows = torch.arange(samples) % len(inputs[-1])
-    found = [each.detach().clone() for each in inputs[:-2]]
+    found = [each.detach() for each in inputs[:-2]]
     for each in inputs[-2:]:
         found.append(each.new_empty_strided((samples, *each.shape[1:]), each.stride()).copy_(each[rows]))
     return found
