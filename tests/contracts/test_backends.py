@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ import edgesim
 from edgesim.config.plugins import plugins_of
 from edgesim.core.errors import ConfigError
 from edgesim.core.update import SERVER, ModelRef
+from edgesim.learning.compiled.program import compiler
+from edgesim.learning.compiled.programs import Programs
 from edgesim.learning.train.trainer import Trainer
 from edgesim.records.schema import TABLES
+from edgesim.runs.simulation import Simulation
 from tests.contracts.support import (
     CLAIMS,
     COORDINATORS,
@@ -22,6 +26,7 @@ from tests.contracts.support import (
     MODELS,
     NORMED,
     PLUGINS,
+    REPRESENTATIVES,
     UNDISTURBED,
     BackwardsBackend,
     claims,
@@ -94,23 +99,37 @@ def test_lazy_eager_and_backwards_agree(name, protocol):
     assert results_of(run(scenario, BackwardsBackend)) == lazy
 
 
-@pytest.mark.parametrize("name", tried(METHODS))
-def test_cohort_agrees_within_rounding(name):
-    """Devices trained together tell the same time, and get the same weights but for the last digits.
+def same_but_for_rounding(name: str, backend: dict[str, Any]) -> Simulation:
+    """Run a method with this backend and with the plain one, compare the two, and return the first run.
 
-    What devices keep may lie further apart: some of it is quantised, or a difference divided by a learning rate.
+    They tell the same time. Weights differ in the last digits. What devices keep may lie further apart: some of it is
+    quantised, or a difference divided by a learning rate.
     """
-    serial, together = (
-        run(mixed_scenario(method=name, backend=backend, stop={"rounds": 1}))
-        for backend in ("serial", {"name": "cohort", "workers": 2})
-    )
-    assert results_of(serial)["jobs"] == results_of(together)["jobs"]
-    assert serial.learner.memory.keys() == together.learner.memory.keys()
+    serial, other = (run(mixed_scenario(method=name, backend=each, stop={"rounds": 1})) for each in ("serial", backend))
+    assert results_of(serial)["jobs"] == results_of(other)["jobs"]
+    assert serial.learner.memory.keys() == other.learner.memory.keys()
     for kind, tensors in serial.learner.weights().items():
         for tensor_name, tensor in tensors.items():
-            exact, other = tensor.double(), together.learner.weights()[kind][tensor_name].double()  # masks are bool
-            assert float((exact - other).abs().max()) <= ROUNDING.get(name, 1e-5) * float(exact.abs().max())
-    together.learner.backend.close()
+            exact, found = tensor.double(), other.learner.weights()[kind][tensor_name].double()  # masks are bool
+            assert float((exact - found).abs().max()) <= ROUNDING.get(name, 1e-5) * float(exact.abs().max())
+    return other
+
+
+@pytest.mark.parametrize("name", tried(METHODS))
+def test_cohort_agrees_within_rounding(name):
+    """Devices trained together get the weights of those trained one by one."""
+    same_but_for_rounding(name, {"name": "cohort", "workers": 2}).learner.backend.close()
+
+
+@full
+@pytest.mark.skipif(not compiler(), reason="there is no C++ compiler")
+@pytest.mark.parametrize("name", thinned(METHODS, REPRESENTATIVES, ()))
+def test_compiled_steps_agree_within_rounding(name, monkeypatch):
+    """Every method gets the weights of eager steps. It uses compiled ones, or a line says why it does not."""
+    found, find = [], Programs.find
+    monkeypatch.setattr(Programs, "find", lambda *given: found.append(find(*given)) or found[-1])
+    trained = same_but_for_rounding(name, {"name": "serial", "compile": True})
+    assert any(found) or trained.learner.backend.warnings
 
 
 # Jobs crash wherever they are, or stop early; the server forgets; in the test devices come and go as well.
