@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from edgesim.config import validate
-from edgesim.config.plugin_fields import built
+from edgesim.config.plugin_fields import Foreign, built
 from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.attack import Attack
 from edgesim.core.cost_model import CostModel
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import PROCESS_BYTES, memory_bytes
 from edgesim.core.method import Method
 from edgesim.core.peer_graph import PeerGraph
-from edgesim.core.price_list import CostProfile
+from edgesim.core.price_list import WHOLE, CostProfile
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.selection import check_wants
 from edgesim.core.task import Submodel, Task
@@ -136,8 +137,24 @@ class Assembly:
         """The network with its starting weights, built at the first access."""
         return self.network.module
 
+    @property
+    def lacks_memory(self) -> bool:
+        """True if a step of the network, in each process that trains, takes more memory than this machine has."""
+        backend, sgd = self.scenario.backend.value, self.setting.training.local_sgd(0)
+        if not backend.trains or backend.device != "cpu":
+            return False
+        profile = self.network.cost_profile
+        step = profile.memory_bytes(WHOLE, sgd.batch, sgd.moments, sgd.scratch).total
+        base = sum(layer.base_bytes for layer in profile.layers)  # which processes share
+        others: int = backend.processes
+        return (1 + others) * PROCESS_BYTES + base + max(1, others) * (step - base) > memory_bytes()
+
     def make_trainer(self, device: str) -> Trainer:
-        """Return a trainer with its network on a torch device such as "cpu"."""
+        """Return a trainer with its network on a torch device such as "cpu".
+
+        If memory is short, the network's blocks run again in backward, as with `model.gradient_checkpointing`, but
+        without its price.
+        """
         import torch
 
         from edgesim.learning.models.build import base_of
@@ -153,6 +170,9 @@ class Assembly:
             )
         rows, held = for_others(self.server_set, "test", len(self.data.labels("test"))), self.server_set
         public = PublicRows(held.wanted.split, torch.from_numpy(held.rows)) if held and held.wanted.public else None
+        for model in self.scenario.models if self.lacks_memory else ():
+            if not isinstance(model.value, Foreign):
+                model.value.keep_less(self.module)
         return Trainer(
             module=self.module.to(device),
             data=self.data,

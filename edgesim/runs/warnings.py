@@ -142,6 +142,11 @@ def of_parts(scenario: Scenario, of_each: Sequence[Any]) -> list[str]:
 
     lines = []
     for place, parts in enumerate(of_each):
+        if parts.lacks_memory:
+            lines.append(
+                "model: a step of training takes more memory than this machine has; blocks of transformers keep less "
+                "and run again in backward, others may be swapped or killed"
+            )
         if parts.scenario.method.value.needs.peers is None and parts.scenario.app is None:
             start = timed(parts)
             plan = start.trainings[0].asks_devices.learner.plan(of_everybody(start))

@@ -40,7 +40,7 @@ LEFT_OUT = {
     "docs/howto/objectives.md": 1,
     "docs/howto/own_loop.md": 2,
     "docs/howto/python.md": 1,
-    "docs/howto/speed.md": 6,
+    "docs/howto/speed.md": 7,
     "docs/howto/traces.md": 4,
     "docs/tutorial/first_decision.md": 1,
     "docs/tutorial/flower_app.md": 1,

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,9 +22,12 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key, Purpose
 from edgesim.learning.measure.step import measure
 from edgesim.learning.models.build import build_model, model_state_of
+from edgesim.learning.models.checkpointing import Checkpointed
 from edgesim.learning.models.hugging_face import HuggingFaceModel, LoraKeys, architectures
 from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.objectives.next_token import NextToken
+from edgesim.runs.assembly import assemble
+from edgesim.runs.warnings import of_parts
 from tests.calling import call
 from tests.sizes import full, spread, thinned
 
@@ -430,6 +434,30 @@ def test_checkpointing_changes_time_and_no_weight(tmp_path: Path, monkeypatch: p
     assert together == pytest.approx(alone, rel=1e-5)
     for name, value in weights.items():
         torch.testing.assert_close(others[name], value, rtol=1e-4, atol=1e-5)
+
+
+@full
+def test_a_host_short_of_memory_runs_blocks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which changes no weight and no time, as devices are priced as before. A warning says that memory is short."""
+    (tmp_path / "scenario.toml").write_text(SCENARIO)
+    scenario = edgesim.load(tmp_path / "scenario.toml", ["model={ name = 'hf', config = 'tiny-llama' }"])
+    again, called = 0, Checkpointed.__call__
+
+    def counted(*given: Any) -> Any:
+        nonlocal again
+        again += 1
+        return called(*given)
+
+    monkeypatch.setattr(Checkpointed, "__call__", counted)
+    plain = edgesim.run(scenario)
+    assert (again, of_parts(scenario, [assemble(scenario)])) == (0, [])
+    monkeypatch.setattr("edgesim.runs.assembly.memory_bytes", lambda: 1.0)
+    short = edgesim.run(scenario)
+    assert again > 0
+    assert short.jobs.equals(plain.jobs)
+    assert all(np.array_equal(short.weights()[name], value) for name, value in plain.weights().items())
+    (line,) = of_parts(scenario, [assemble(scenario)])
+    assert line.startswith("model: a step of training takes more memory than this machine has")
 
 
 @full

@@ -54,6 +54,10 @@ class ModelPlugin(ABC):
         """Changes of its keys with which a device needs less memory to train it: as text, and the keys."""
         return ()
 
+    def keep_less(self, network: nn.Module) -> bool:
+        """Let blocks of its network run again in backward, which changes no result. Return whether there are any."""
+        return False
+
     @abstractmethod
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return a new network from (batch, *input_shape) to outputs of its objective, such as logits (batch, classes).

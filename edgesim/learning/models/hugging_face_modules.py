@@ -132,8 +132,10 @@ def built(plugin: HuggingFaceModel, table: Mapping[str, Any], input_shape: Seque
         for layer in map(network.get_submodule, heads):
             layer.register_forward_pre_hook(_as_its_weights)
     _freeze_constants(network)
-    if plugin.gradient_checkpointing:
-        _checkpoint(network, plugin.config)
+    if plugin.gradient_checkpointing and not checkpoint(network):
+        raise ConfigError(
+            f"model.gradient_checkpointing: {plugin.config} has no blocks that transformers can checkpoint"
+        )
     if images:
         return ImageTransformer(network)
     head = "score" if "score" in heads else ""  # the library's name of the head of all decoders
@@ -279,16 +281,15 @@ def _quantise(network: Any, codes: Codes) -> None:
             setattr(network.get_submodule(path), own, QuantisedLinear(weight, layer.bias, codes))
 
 
-def _checkpoint(network: nn.Module, name: str) -> None:
-    """Let the outermost blocks of a network run again in backward. Raises ConfigError if the library marks none."""
+def checkpoint(network: nn.Module) -> bool:
+    """Let the outermost blocks of a network run again in backward. Return False if the library marks none."""
     blocks = [layer for layer in network.modules() if isinstance(layer, GradientCheckpointingLayer)]
-    if not blocks:
-        raise ConfigError(f"model.gradient_checkpointing: {name} has no blocks that transformers can checkpoint")
     within = {id(inner) for block in blocks for inner in block.modules() if inner is not block}
     for block in blocks:
         if id(block) not in within:
             block.gradient_checkpointing = True
             block._gradient_checkpointing_func = Checkpointed(block)
+    return bool(blocks)
 
 
 def _as_its_weights(layer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
