@@ -179,9 +179,14 @@ def estimate(
     --intervals: also repeat the estimate with draws of the errors of the devices' clocks.
     """
     from edgesim.config.load import load_scenario
+    from edgesim.runs.host_memory import Loaded
+
+    scenario = load_scenario(file.scenario, file.overrides)
+    without_torch = Loaded.here()  # as much as a run that trains nothing
     from edgesim.runs.estimate import estimate as estimated
 
-    found = estimated(load_scenario(file.scenario, file.overrides), intervals or 0, backends)
+    loaded = Loaded.here() if scenario.backend.value.trains else without_torch
+    found = estimated(scenario, intervals or 0, backends, loaded)
     blocks, totals, spread = found.blocks, found.totals, found.spread_blocks
     if as_json:
         ends = {name: ends._asdict() for name, ends in found.spread_totals.items()}

@@ -170,6 +170,7 @@ class BackendPart(ABC):
 
     trains: ClassVar[bool] = True  # False: timing only, no tensors exist
     networks: ClassVar[bool] = True  # False: it trains devices of one network alone
+    stacks: ClassVar[bool] = False  # True: it trains several jobs in one call
     runs_apps: ClassVar[bool] = False  # True: in this process or in `processes` of this machine
     device: str = "cpu"  # torch device on which it trains
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from edgesim.files.reading import read_text
 
 # Names of backends with processes, and their keys that may switch processes off, so that nothing is loaded early.
 _ON_PROCESSES: Mapping[str, Sequence[str]] = {"workers": (), "cohort": ("workers", "device")}
+_OTHER = re.compile(r"backend(\.name)?\s*=")
 
 
 def warm_up_for(source: Any, overrides: Any = (), workers: int | None = None) -> None:
@@ -23,7 +25,8 @@ def warm_up_for(source: Any, overrides: Any = (), workers: int | None = None) ->
         overrides = [f"{key}={value}" for key, value in overrides.items()]
     texts = overrides if isinstance(overrides, list | tuple) else ()
     named = [each for each in texts if isinstance(each, str) and each.startswith("backend")]
-    if workers or any(name in each for each in named for name in _ON_PROCESSES) or _asks(source):
+    other = any(_OTHER.match(each) for each in named)  # the scenario's own backend does not count
+    if workers or any(name in each for each in named for name in _ON_PROCESSES) or (not other and _asks(source)):
         from edgesim.execution.processes import is_loading_main, warm_up
 
         if not is_loading_main():  # a worker that still loads its parent's script must start nothing

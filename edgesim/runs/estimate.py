@@ -16,14 +16,14 @@ import pandas as pd
 
 from edgesim.config.scenario import Scenario, Stop
 from edgesim.core.errors import ConfigError
-from edgesim.core.limits import PROCESS_BYTES
 from edgesim.core.price_list import F32_BYTES, CostProfile
 from edgesim.core.task import Submodel
 from edgesim.execution.backends.null import NullBackend
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.runs.assembly import Assembly
-from edgesim.runs.host_time import HostTime, Speed, host_flops_per_s, host_times, trained_s
+from edgesim.runs.host_memory import Loaded
+from edgesim.runs.host_time import HostSpeed, HostTime, Speed, backends_here, host_speed, host_times, host_work
 from edgesim.runs.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.runs.memory_fit import MemoryFit, memory_fits
 from edgesim.runs.retiming import Quantiles, check_spread, quantiles, redrawn
@@ -41,6 +41,8 @@ _TRIAL_S = 5.0  # host time after which the trial ends with its current round
 _LATEST_S = 20.0  # also if a session has closed no round
 _ENOUGH = "enough was seen"
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # size of a run folder without jobs, and of the rows of one job; measured
+# Memory, measured: of the process that worker processes are forked from, and of each of them beside its network.
+_FORKING_BYTES, _FORKED_BYTES = 300_000_000, 45_000_000
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,11 @@ class _Brief(Silent):
                     training.rounds.end(_ENOUGH)
 
 
-def estimate(scenario: Scenario, draws: int = 0, backends: bool = False) -> Estimate:
+def estimate(scenario: Scenario, draws: int = 0, backends: bool = False, loaded: Loaded | None = None) -> Estimate:
     """Estimate a scenario, as `estimate_of` does, and again with each of `draws` draws of the clocks' errors.
 
-    `backends`: also measure how long the run takes with other backends. Raises ConfigError or DataError as `assemble`
+    `backends`: also measure how long the run takes with other backends. `loaded`: share of this host that a
+    run takes before it builds its scenario, by default no time. Raises ConfigError or DataError as `assemble`
     does, and ConfigError for draws if no device's clock has a spread or there are several sessions, and for backends as
     `_with_backends` does.
     """
@@ -123,12 +126,14 @@ def estimate(scenario: Scenario, draws: int = 0, backends: bool = False) -> Esti
         raise ConfigError("estimate: the jobs of an app have no price before its code has run; run it for a few rounds")
     if draws and len(scenario.session) > 1:
         raise ConfigError(f"estimate: intervals are of one training, found {len(scenario.session)} sessions")
+    began_s, loaded = time.perf_counter(), loaded or Loaded()
     all_parts = assemble_all(scenario)
-    found = _with_backends(all_parts) if backends else estimate_of(all_parts)
+    loaded = loaded._replace(host_s=loaded.host_s + time.perf_counter() - began_s)
+    found = _with_backends(all_parts, loaded) if backends else estimate_of(all_parts, loaded=loaded)
     if not draws:
         return found
     check_spread(scenario)
-    of_draws = [estimate_of([redrawn(all_parts[0], draw)], speed=lambda _: np.inf) for draw in range(1, draws + 1)]
+    of_draws = [estimate_of([redrawn(all_parts[0], draw)], instant) for draw in range(1, draws + 1)]
     totals = {name: [each.totals[name] for each in of_draws] for name in ("rounds", "sim_time_s", "energy_j")}
     blocks = found.blocks[["kind", "submodel"]]
     for name in ("seconds", "joules"):
@@ -141,38 +146,45 @@ def estimate(scenario: Scenario, draws: int = 0, backends: bool = False) -> Esti
     )
 
 
+def instant(parts: Assembly, jobs: int) -> HostSpeed:
+    """Return the speed with which training and tests take no time, as their results are known."""
+    return HostSpeed()
+
+
 @plain_torch()
-def _with_backends(all_parts: Sequence[Assembly]) -> Estimate:
+def _with_backends(all_parts: Sequence[Assembly], loaded: Loaded) -> Estimate:
     """Estimate a run, and how long it takes with each backend.
 
     Raises ConfigError for several sessions, for a run that trains nothing, and if the number of rounds is unknown.
     """
     if len(all_parts) > 1:
         raise ConfigError(f"estimate: backends are compared for one training, found {len(all_parts)} sessions")
-    backend = all_parts[0].scenario.backend
+    parts, backend = all_parts[0], all_parts[0].scenario.backend
     if not backend.value.trains or backend.value.device != "cpu":
         raise ConfigError(f"estimate: backends are compared for runs that train on a CPU, found backend {backend.name}")
-    parts, one = all_parts[0], host_flops_per_s(all_parts[0])
-    found = estimate_of(all_parts, lambda _: one)
-    totals = found.totals
-    if totals["rounds"] is None:
+    found = estimate_of(all_parts, instant, loaded)
+    rounds, jobs = found.totals["rounds"], found.totals["jobs"]
+    if rounds is None:
         raise ConfigError("estimate: backends are compared for runs whose number of rounds is known")
-    beside_s = 60.0 * totals["host_minutes"] - trained_s(parts, totals["rounds"], totals["flops"], lambda _: one)
-    times = host_times(parts, totals["rounds"], totals["jobs"], totals["flops"], max(0.0, beside_s), one)
-    return replace(found, backends=times)
+    work, beside_s = host_work(parts, rounds, jobs, found.totals["flops"]), 60.0 * found.totals["host_minutes"]
+    own, *others = host_times(parts, {"": backend.value, **backends_here()}, rounds, work, beside_s, loaded.host_s)
+    times = sorted(others, key=lambda each: each.host_s)
+    return replace(found, totals={**found.totals, "host_minutes": own.host_s / 60.0}, backends=times)
 
 
 @plain_torch()
-def estimate_of(all_parts: Sequence[Assembly], speed: Speed | None = None) -> Estimate:
+def estimate_of(all_parts: Sequence[Assembly], speed: Speed = host_speed, loaded: Loaded | None = None) -> Estimate:
     """Estimate a run from prices, a trial without training, and the measured speed of this host.
 
     `all_parts`: of each session. The number of rounds follows from the limits on rounds, simulated time, energy and
     money. The effects of training, such as reaching an accuracy, are not foreseen. `speed` replaces the measurement
-    `host_flops_per_s`. Several sessions run in one trial, which ends as the run would, or after _TRIAL_S seconds of
-    this host: then each goes on as it went. Raises ConfigError if the trial ends before its first round.
+    `host_speed`. `loaded`: share of this host that a run takes before its first round, by default no time. Several
+    sessions run in one trial, which ends as the run would, or after _TRIAL_S seconds of this host: then each goes on as
+    it went. Raises ConfigError if the trial ends before its first round.
     """
+    loaded = loaded or Loaded()
     if len(all_parts) == 1:
-        return _of_one(all_parts[0], speed)
+        return _of_one(all_parts[0], speed, loaded)
     for place, parts in enumerate(all_parts):
         if parts.scenario.method.value.needs_training:
             name = parts.scenario.method.name
@@ -183,7 +195,7 @@ def estimate_of(all_parts: Sequence[Assembly], speed: Speed | None = None) -> Es
     trial.run()
     cut = any(each.rounds.stop_reason == _ENOUGH for each in trial.trainings)
     told = f"Sessions were followed for {trial.world.now_s:.3g} s alone, {_TRIAL_S:g} s of this host."
-    totals = _totals_of_sessions(trial, brief.host_s, speed)
+    totals = _totals_of_sessions(trial, brief.host_s, speed, loaded)
     blocks, memory = [], list[MemoryFit]()
     for training in trial.trainings:
         parts, start = training.parts, timed(training.parts)
@@ -199,7 +211,7 @@ def estimate_of(all_parts: Sequence[Assembly], speed: Speed | None = None) -> Es
     return Estimate(pd.concat(blocks, ignore_index=True), totals, (*notes, *((told,) if cut else ())), memory)
 
 
-def _of_one(parts: Assembly, speed: Speed | None) -> Estimate:
+def _of_one(parts: Assembly, speed: Speed, loaded: Loaded) -> Estimate:
     scenario, start = parts.scenario, timed(parts)
     session, everyone = start.trainings[0].asks_devices, of_everybody(start)
     learner, view = session.learner, session.view()
@@ -223,7 +235,7 @@ def _of_one(parts: Assembly, speed: Speed | None) -> Estimate:
             scenario.server.idle * seconds, notes=(unknown,) if _has_batteries(parts) else (),
         )  # fmt: skip
         jobs = pd.DataFrame(priced(parts, plan))
-    totals = _totals(parts, typical, speed)
+    totals = _totals(parts, typical, speed, loaded)
     notes = (*_base_notes(parts), *typical.notes)
     return Estimate(by_block(parts, jobs), totals, notes, memory_fits(parts, plan))
 
@@ -303,7 +315,7 @@ def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:
     )  # fmt: skip
 
 
-def _totals(parts: Assembly, typical: _Round, speed: Speed | None) -> dict[str, Any]:
+def _totals(parts: Assembly, typical: _Round, speed: Speed, loaded: Loaded) -> dict[str, Any]:
     rounds, stop = typical.of_run, parts.scenario.stop
     if rounds is None:  # as many as the limits allow, at least one; None if only an accuracy ends the run
         joules = None if stop.energy is None else stop.energy - typical.flying_j
@@ -312,17 +324,18 @@ def _totals(parts: Assembly, typical: _Round, speed: Speed | None) -> dict[str, 
         spent = ((stop.rounds, 1.0), (stop.sim_time, typical.seconds), (joules, each_j), (money, typical.cost))
         allowed = [limit / each for limit, each in spent if limit is not None and each > 0]
         rounds = max(1, int(min(allowed))) if allowed else None
-    memory_bytes = _memory_bytes(parts, typical.jobs)
+    memory_bytes = loaded.nbytes + _memory_bytes(parts, typical.jobs)
     if rounds is None:
         return {**_UNKNOWN, "memory_bytes": memory_bytes}
     flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)  # of jobs that are trained
     active_j, idle_j = rounds * typical.active_j + typical.flying_j, rounds * typical.idle_j
     network_j, server_j = rounds * typical.network_j + typical.flying_network_j, rounds * typical.server_j
+    training_s = speed(parts, ceil(jobs / rounds)).seconds(host_work(parts, rounds, jobs, flops), loaded.host_s)
     return {
         "rounds": rounds,
         "jobs": jobs,
         "flops": flops + typical.flying_flops,
-        "host_minutes": (rounds * typical.host_s + trained_s(parts, rounds, flops, speed)) / 60.0,
+        "host_minutes": (loaded.host_s + rounds * typical.host_s + training_s) / 60.0,
         "disk_bytes": _disk_bytes(parts, jobs),
         "memory_bytes": memory_bytes,
         "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
@@ -330,9 +343,9 @@ def _totals(parts: Assembly, typical: _Round, speed: Speed | None) -> dict[str, 
     }
 
 
-def _totals_of_sessions(trial: Simulation, host_s: float, speed: Speed | None) -> dict[str, Any]:
+def _totals_of_sessions(trial: Simulation, host_s: float, speed: Speed, loaded: Loaded) -> dict[str, Any]:
     now_s, spent = trial.world.now_s, trial.world.totals()
-    memory_bytes, whole_s, rows = PROCESS_BYTES, 0.0, []  # one process serves all
+    memory_bytes, whole_s, rows = loaded.nbytes, 0.0, []  # one process serves all
     for training in trial.trainings:
         parts, stop, process = training.parts, training.parts.scenario.stop, training.process
         jobs, rounds = training.tables["jobs"].frame(), len(training.tables["rounds"].frame())
@@ -344,13 +357,15 @@ def _totals_of_sessions(trial: Simulation, host_s: float, speed: Speed | None) -
                 (stop.cost and stop.cost.values[1], spent.cost),
             )  # fmt: skip
             longer = min((limit / seen for limit, seen in limits if limit and seen > 0), default=np.inf)
-        memory_bytes += _memory_bytes(parts, len(jobs) / max(1, rounds)) - PROCESS_BYTES
+        memory_bytes += _memory_bytes(parts, len(jobs) / max(1, rounds))
         whole_s = max(whole_s, start_s + longer * (end_s - start_s))
         if isfinite(longer):
             rounds, asked = round(longer * rounds), round(longer * len(jobs))
             active_j, network_j = jobs[_JOB_JOULES].to_numpy().sum(), jobs["link_j"].sum()
             flops = longer * float(jobs["flops"].sum())
-            training_s = trained_s(parts, rounds, flops, speed)
+            training_s = speed(parts, ceil(asked / max(1, rounds))).seconds(
+                host_work(parts, rounds, asked, flops), loaded.host_s
+            )
             rows.append(
                 (rounds, asked, flops, training_s, _disk_bytes(parts, asked), longer * active_j, longer * network_j)
                 + (active_j, network_j)
@@ -367,7 +382,7 @@ def _totals_of_sessions(trial: Simulation, host_s: float, speed: Speed | None) -
         "rounds": int(rounds),
         "jobs": int(asked),
         "flops": flops,
-        "host_minutes": (more * host_s + training_s) / 60.0,
+        "host_minutes": (loaded.host_s + more * host_s + training_s) / 60.0,
         "disk_bytes": int(disk_bytes),
         "memory_bytes": memory_bytes,
         "sim_time_s": whole_s,
@@ -384,27 +399,32 @@ def _disk_bytes(parts: Assembly, jobs: int) -> int:
 
 
 def _memory_bytes(parts: Assembly, jobs: float) -> int:
-    """Return main memory in bytes: data set, partition, processes, the server's models, and networks at work.
+    """Return main memory in bytes beside that of Python and its libraries.
 
-    A process holds Python with PyTorch. All processes share the base of the network. The server holds its model and the
-    messages of a round. A network holds the weights received, and the memory of training or of evaluating, whichever is
-    more.
+    It holds data set, partition, worker processes, models, and networks at work. All processes share the base of the
+    network. The server holds its model and the messages of a round, and devices those that they keep. A network holds
+    the weights received, and the memory of training or of evaluating, whichever is more. Devices that are trained in
+    one call hold as many.
     """
     held = (parts.data.nbytes if parts.data else 0) + sum(
         shard.nbytes for shard in (parts.split.train if parts.split else ())
     )
     backend, cost_profile, training = parts.scenario.backend.value, parts.network.cost_profile, parts.setting.training
     if not backend.trains:
-        return held + PROCESS_BYTES
+        return held
     base_bytes = sum(layer.base_bytes for layer in cost_profile.layers)  # which processes share
     held += base_bytes
     model, sgd = _model_bytes(parts), training.local_sgd(0)
     untrained = Submodel(frozen=frozenset(cost_profile.layer_names))
     evaluating = cost_profile.memory_bytes(untrained, CHUNK).total
     of_step = cost_profile.memory_bytes(Submodel(), sgd.batch, sgd.moments, sgd.scratch).total
-    network = model + max(evaluating, of_step) - base_bytes
-    others = backend.processes
-    return int(held + (1 + others) * PROCESS_BYTES + (1 + jobs) * model + max(1, others) * network)
+    others, method = backend.processes, parts.scenario.method.value
+    together = max(1, ceil(jobs / max(1, others))) if backend.stacks else 1
+    network = max(model + evaluating, together * (model + of_step)) - base_bytes
+    keeps = method.needs.device_state != "none" or method.needs.peers is not None
+    models = 1 + jobs + (parts.setting.devices if keeps else 0)
+    forked = _FORKING_BYTES + others * _FORKED_BYTES if others else 0
+    return int(held + forked + models * model + max(1, others) * network)
 
 
 def _model_bytes(parts: Assembly) -> int:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -18,10 +19,12 @@ from rich.text import Text
 from edgesim.files.reading import visible
 from edgesim.reports.format import count, divergence, text
 from edgesim.reports.load import Run
+from edgesim.runs.host_memory import resident_bytes
 
 # Of a run in another process. Jobs may be many millions, and a glance shows no single one.
 SHOWN = ("devices", "rounds", "evals")  # tables
 READING = 20  # reading them takes at most a 20th of the time
+_MEMORY_S = 5.0  # host seconds between readings of the memory in use, which take some milliseconds a process
 _LINES = 10  # approximate number of lines in a log without a terminal
 
 
@@ -99,11 +102,15 @@ class ProgressLine:
         clock_s: Callable[[], float] | None = None,
         warnings: Sequence[str] = (),
         session: str = "",
+        memory_bytes: Callable[[], int | None] = resident_bytes,
     ) -> None:
         """`clock_s`: a host clock, default rich's. `warnings`: of a scenario, printed once it runs.
 
         `session`: name of the session if there are several; lines begin with it, and there is no live line.
+        `memory_bytes`: returns the memory in use, None if it is unknown.
         """
+        self._memory_bytes = memory_bytes
+        self._memory = "", -inf  # in words, and the host time of the reading
         self._session = f"{session}: " if session else ""
         self._warnings = warnings
         self._told: set[str] = set()
@@ -114,7 +121,8 @@ class ProgressLine:
         self._task = self._bar.add_task("starting", total=1.0 if limits.shares({}) else None)
         self._accuracy: float | None = None
         self._before = 0
-        self._start: dict[str, float] = {}  # share of each limit reached when this process began
+        self._start: dict[str, float] = {}  # share of each limit reached before the rounds that tell the speed
+        self._start_s = 0.0  # host time at which these rounds began
         self._tenths = 0
         self._live = self._console.is_interactive and not session
         if self._live:
@@ -148,6 +156,8 @@ class ProgressLine:
         elif _tenths(shares) > self._tenths:
             self._console.print(self._line(info), soft_wrap=True)  # a line of a log has no width
         self._tenths = _tenths(shares)
+        if self._start_s == 0.0:  # the first round was slowed by the start of the run
+            self._start, self._start_s = shares, self._elapsed_s
 
     def close(self) -> None:
         """Remove the live line. May be called twice."""
@@ -161,9 +171,20 @@ class ProgressLine:
             parts.append(f"accuracy {self._accuracy:.4f}")
         parts += [text("now_s", info["now_s"]), text("energy_j", info["energy_j"])]
         parts[-1] += f" ({text('active_j', info['active_j'])} above idle)"
-        elapsed_s = self._bar.tasks[0].elapsed
-        left = None if elapsed_s is None else self._limits.left(info, elapsed_s, self._start)
-        return "  ".join(filter(None, [*parts, self._limits.in_words(left)]))
+        left = self._limits.left(info, self._elapsed_s - self._start_s, self._start)
+        return "  ".join(filter(None, [*parts, self._memory_in_words(), self._limits.in_words(left)]))
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._bar.tasks[0].elapsed or 0.0
+
+    def _memory_in_words(self) -> str:
+        said, read_s = self._memory
+        if not self._live or self._elapsed_s - read_s >= _MEMORY_S:
+            nbytes = self._memory_bytes()
+            said = "" if nbytes is None else f"memory {text('memory_bytes', nbytes)}"
+            self._memory = said, self._elapsed_s
+        return said
 
 
 class ProgressOfSessions:
@@ -213,7 +234,8 @@ class Glance:
     fleet: Mapping[str, Any] = field(default_factory=dict)
     accuracies: Sequence[float] = ()
     host_s: float = 0.0
-    start: Mapping[str, float] = field(default_factory=dict)  # shares of limits reached when host_s was 0
+    start: Mapping[str, float] = field(default_factory=dict)  # shares of limits reached when host_s was start_s
+    start_s: float = 0.0
 
     @property
     def rounds(self) -> str:
@@ -269,7 +291,7 @@ def _fleet(glance: Glance) -> str:
 
 
 def _left(glance: Glance) -> str:
-    left = glance.limits.left(glance.done, glance.host_s, glance.start) if glance.done else None
+    left = glance.limits.left(glance.done, glance.host_s - glance.start_s, glance.start) if glance.done else None
     said = glance.limits.in_words(left)
     if left is None or left.host_s == 0:
         return said if left is None else ""
@@ -383,6 +405,8 @@ class LiveView:
             self._display.tell(f"warning: {line}")
             self._told.add(line)
         glance = self._glance
+        if glance.done and not glance.start_s:  # the first round was slowed by the start of the run
+            glance = replace(glance, start=glance.limits.shares(glance.done), start_s=glance.host_s)
         if info.get("before") and not glance.done:
             self._display.tell(f"goes on after round {info['before']}")
             glance = replace(glance, start=glance.limits.shares(info))  # the earlier run took no time of this one

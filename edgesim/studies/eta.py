@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from edgesim.reports.format import text
 from edgesim.reports.load import open_run
+from edgesim.runs.host_memory import resident_bytes
 from edgesim.studies.runs import Planned, Step
 
 
@@ -27,11 +30,14 @@ class HostTimes:
         self._of.setdefault((trained, str(done.cell.group)), []).append(float(manifest["host_s"]))
         self._learned.add(done.learning)
 
-    def left_s(self, cells: Sequence[Planned], workers: int) -> float | None:
+    def left_s(
+        self, cells: Sequence[Planned], workers: int, spent_s: Mapping[Path, float] | None = None
+    ) -> float | None:
         """Return the estimated seconds of cells in `workers` processes; None if no run has ended yet.
 
         The estimate of a cell is the mean over cells that differ only in the seed, or else over all cells. Of cells
-        that are likely to train the same, only the first takes the time of a trained cell.
+        that are likely to train the same, only the first takes the time of a trained cell. `spent_s`: seconds that
+        cells have run for so far, by folder.
         """
         if not self._of:
             return None
@@ -41,7 +47,8 @@ class HostTimes:
         for cell in cells:
             trains = not cell.learning or cell.learning not in learned
             learned.add(cell.learning)
-            each_s.append(np.mean(self._of.get((trains, str(cell.cell.group)), usual_s[trains])))
+            whole_s = float(np.mean(self._of.get((trains, str(cell.cell.group)), usual_s[trains])))
+            each_s.append(max(0.0, whole_s - (spent_s or {}).get(cell.folder, 0.0)))
         return float(max([sum(each_s) / workers, *each_s]))
 
     def _mean_s(self, trained: bool) -> float:
@@ -53,7 +60,18 @@ class HostTimes:
 class StudyProgress:
     """Progress of the missing cells. `failed`: a line with name and reason for each cell that failed."""
 
-    def __init__(self, missing: Sequence[Planned], done: Iterable[Planned], workers: int) -> None:
+    def __init__(
+        self,
+        missing: Sequence[Planned],
+        done: Iterable[Planned],
+        workers: int,
+        clock_s: Callable[[], float] = time.perf_counter,
+        memory_bytes: Callable[[], int | None] = resident_bytes,
+    ) -> None:
+        """`clock_s`: a host clock. `memory_bytes`: returns the memory in use, None if it is unknown."""
+        self._clock_s = clock_s
+        self._memory_bytes = memory_bytes
+        self._began_s: dict[Path, float] = {}  # of the running cells
         self.failed: list[str] = []
         self._left = {each.folder: each for each in missing}
         self._cells = len(missing)
@@ -61,7 +79,9 @@ class StudyProgress:
         self._workers = workers
 
     def take(self, step: Step) -> str:
-        """Return a line about a step: the ended cell, running cells, and number and time of the cells left."""
+        """Return a line about a step: the ended cell, running cells, cells left with their time, and memory."""
+        now_s = self._clock_s()
+        self._began_s = {each.folder: self._began_s.get(each.folder, now_s) for each in step.running}
         if step.ended and not step.elsewhere:
             del self._left[step.ended.folder]
             if step.fault:
@@ -77,7 +97,10 @@ class StudyProgress:
         if self._left and step.running:
             parts.append(f"running: {', '.join(each.cell.name for each in step.running)}")
         if self._left:
-            left_s = self._times.left_s([*self._left.values()], self._workers)
+            spent_s = {folder: now_s - began_s for folder, began_s in self._began_s.items()}
+            left_s = self._times.left_s([*self._left.values()], self._workers, spent_s)
             about = "" if left_s is None else f", about {text('host_s', left_s)}"
-            parts.append(f"{len(self._left)} left{about}")
+            nbytes = self._memory_bytes()
+            memory = "" if nbytes is None else f", memory {text('memory_bytes', nbytes)}"
+            parts.append(f"{len(self._left)} left{about}{memory}")
         return "; ".join(parts)

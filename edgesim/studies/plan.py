@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,15 +11,14 @@ from typing import Any, Literal, TypeAlias
 from edgesim.config.load import load_scenario
 from edgesim.core.errors import ConfigError, EdgesimError
 from edgesim.records.lock import is_held
-from edgesim.runs.assembly import Assembly
-from edgesim.runs.estimate import estimate_of
+from edgesim.runs.estimate import estimate_of, instant
+from edgesim.runs.host_time import Speed
 from edgesim.runs.simulation import check_all
 from edgesim.runs.warnings import of_parts
 from edgesim.studies.runs import Planned, Step, fault_of, run_all
 from edgesim.studies.shared import Common, text_of
 
 State: TypeAlias = Literal["done", "to run", "running", "bad"]
-Speed: TypeAlias = Callable[[Assembly], float]  # returns FLOP/s of this host
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,9 @@ def outlook(planned: Sequence[Planned], costs: bool = False) -> list[Outlook]:
     found: dict[Path, Outlook] = {}
     learned = set[str]()
     for each in by_data:
-        speed: Speed = common.flops_per_s
+        speed: Speed = common.host_speed
         if each.learning in learned:  # the answers of the training are known
-            speed = lambda parts: math.inf  # noqa: E731
+            speed = instant
         cell = found[each.folder] = _look(each, common, speed if costs else None)
         if each.learning and cell.state != "bad":
             learned.add(each.learning)

@@ -9,7 +9,7 @@ from edgesim.config.scenario import Scenario
 from edgesim.execution.result_cache import ByteRows
 from edgesim.learning.data.dataset import Dataset
 from edgesim.runs.assembly import Assembly, Load, build_network, load_data
-from edgesim.runs.host_time import host_flops_per_s
+from edgesim.runs.host_time import HostSpeed, host_speed
 from edgesim.runs.network import Network
 
 
@@ -24,7 +24,7 @@ class Common:
         self._data: Dataset | Exception | None = None
         self._digest: str | None = None
         self._profiles: dict[str, Any] = {}
-        self._speeds: dict[str, float] = {}
+        self._speeds: dict[str, HostSpeed] = {}
 
     def load(self, scenario: Scenario) -> Dataset | None:
         """Return the data set of a scenario. If loading it failed, each call raises that error."""
@@ -55,13 +55,14 @@ class Common:
         self._profiles[wanted] = network.cost_profile
         return network
 
-    def flops_per_s(self, parts: Assembly) -> float:
-        """Return the FLOP/s at which this host trains the network of a scenario."""
+    def host_speed(self, parts: Assembly, jobs: int) -> HostSpeed:
+        """Return the speed of this host for a scenario, measured once for all that train alike; `jobs`: of a round."""
         table = parts.scenario.canonical()
         models = [model.table() for model in parts.scenario.models]
-        wanted = text_of([models, *(table[key] for key in ("data", "objective", "training", "backend"))])
+        named = [table[key] for key in ("data", "objective", "training", "backend", "evaluation")]
+        wanted = text_of([models, *named, jobs if parts.scenario.backend.value.stacks else None])
         if wanted not in self._speeds:
-            self._speeds[wanted] = host_flops_per_s(parts)
+            self._speeds[wanted] = host_speed(parts, jobs)
         return self._speeds[wanted]
 
 

@@ -73,8 +73,8 @@ def simulator(monkeypatch):
         seen.checked = scenario
         return (scenario,)
 
-    def estimate(_, draws, backends):
-        assert (draws, backends) == (0, False)
+    def estimate(_, draws, backends, loaded):
+        assert (draws, backends) == (0, False) and loaded.host_s > 0 and loaded.nbytes > 0
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
         levels["link_j"] = [0.0, 5000.0]
         totals = {"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000}
@@ -269,10 +269,15 @@ def closed(done, accuracy=None):
     return {"round": done, "accuracy": accuracy, "now_s": 7200.0, "energy_j": 2500.0, "active_j": 400.0}
 
 
+def line_in(log, limits, clock, nbytes=None):
+    """Return a progress line that writes to a log, by a clock, while so many bytes of memory are in use."""
+    console = Console(file=log, force_terminal=False, width=200)
+    return ProgressLine(limits, console, clock_s=lambda: clock.now_s, memory_bytes=lambda: nbytes)
+
+
 def test_progress_writes_a_line_every_tenth_of_the_rounds():
     log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
-    console = Console(file=log, force_terminal=False, width=200)
-    progress = ProgressLine(Limits(rounds=20), console, clock_s=lambda: clock.now_s)
+    progress = line_in(log, Limits(rounds=20), clock)
     for done in range(1, 21):
         clock.now_s += 2.0
         progress.round_closed(closed(done, accuracy=0.5 if done == 3 else None))
@@ -288,9 +293,7 @@ def test_progress_writes_a_line_every_tenth_of_the_rounds():
 def test_progress_of_a_run_that_goes_on():
     """The 14 rounds of an earlier run took no time now, so they say nothing about those to come."""
     log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
-    progress = ProgressLine(
-        Limits(rounds=20), Console(file=log, force_terminal=False, width=200), clock_s=lambda: clock.now_s
-    )
+    progress = line_in(log, Limits(rounds=20), clock)
     for done in (15, 16):
         clock.now_s += 3.0
         progress.round_closed(closed(done, 0.5) | {"before": 14})
@@ -298,6 +301,24 @@ def test_progress_of_a_run_that_goes_on():
         "goes on after round 14",
         "round 16/20  accuracy 0.5000  2 h  2.5 kJ (400 J above idle)  host time left 12 s",
     ]
+
+
+def test_progress_says_the_memory_in_use():
+    log = io.StringIO()
+    line_in(log, Limits(rounds=2), SimpleNamespace(now_s=1.0), nbytes=12_300_000_000).round_closed(closed(1))
+    assert "(400 J above idle)  memory 12.3 GB  host time left" in log.getvalue()
+
+
+def test_the_start_of_a_run_does_not_count_for_the_rounds_to_come():
+    """Python, data and processes take 50 s, and each round 2 s: after the second round 8 are left, 16 s."""
+    log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
+    progress = line_in(log, Limits(rounds=10), clock)
+    clock.now_s += 50.0
+    for done in (1, 2):
+        clock.now_s += 2.0
+        progress.round_closed(closed(done))
+    first, second = log.getvalue().splitlines()
+    assert first.endswith("host time left 7.8 min") and second.endswith("host time left 16 s")
 
 
 def test_progress_on_a_terminal_is_taken_away_at_the_end():
@@ -319,7 +340,7 @@ def test_progress_without_a_limit_or_terminal_is_silent():
 def left_after(limits, *rounds):
     """Return what is said of the time left after rounds of 2 s of the host each."""
     log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
-    progress = ProgressLine(limits, Console(file=log, force_terminal=False, width=200), clock_s=lambda: clock.now_s)
+    progress = line_in(log, limits, clock)
     for info in rounds:
         clock.now_s += 2.0
         progress.round_closed(info)
@@ -347,7 +368,9 @@ def test_time_left_is_that_of_the_rule_that_ends_the_run(limits, said):
 
 def test_a_target_alone_has_no_end_to_foresee():
     log = io.StringIO()
-    progress = ProgressLine(Limits(accuracy=0.9), Console(file=log, force_terminal=True, width=200))
+    progress = ProgressLine(
+        Limits(accuracy=0.9), Console(file=log, force_terminal=True, width=200), memory_bytes=lambda: None
+    )
     progress.round_closed(closed(1, 0.25))
     progress.close()
     assert "round 1  accuracy 0.2500  2 h  2.5 kJ (400 J above idle)  until accuracy 0.9" in log.getvalue()
@@ -358,4 +381,4 @@ def test_time_left_of_a_run_that_goes_on_counts_from_there():
     """Simulated time was 7200 s when this process began to see rounds: only what came after took it time."""
     later = closed(16) | {"now_s": 10_800.0, "before": 14}
     said = left_after(Limits(sim_time=14_400.0), closed(15) | {"before": 14}, later)
-    assert said[-1] == "host time left 4 s"  # 3600 s in 4 s, and 3600 s to go
+    assert said[-1] == "host time left 2 s"  # 3600 s in the 2 s of a round, and 3600 s to go

@@ -15,8 +15,11 @@ from edgesim.core.method import Needs
 from edgesim.execution.backends.cohort import CohortTraining
 from edgesim.execution.backends.null import NullBackend
 from edgesim.execution.backends.serial import Serial
+from edgesim.execution.backends.workers import Workers
 from edgesim.methods.fedavg import FedAvg
-from edgesim.runs.estimate import estimate
+from edgesim.runs.estimate import estimate, estimate_of
+from edgesim.runs.host_memory import Loaded
+from edgesim.runs.host_time import HostSpeed, host_work
 from edgesim.runs.simulation import Silent, Simulation
 from edgesim.runs.training import assemble_all
 from tests.calling import call
@@ -194,23 +197,66 @@ def test_who_is_not_there_at_first_is_priced_as_well(digits, tmp_path):
     assert found.totals["jobs"] > 0 and found.totals["sim_time_s"] > 0
 
 
-@full
-def test_memory_is_that_of_the_closed_form(digits):
-    scenario = digits()
+@pytest.mark.parametrize(
+    ("backend", "processes"),
+    [
+        ("serial", 0),
+        ({"name": "workers", "workers": 3}, 3),
+        ({"name": "cohort", "workers": 4}, 4),  # each trains one of four jobs
+    ],
+    ids=["serial", "workers", "cohort"],
+)
+def test_memory_is_that_of_the_closed_form(digits, backend, processes):
+    scenario = digits(backend=backend)
     images = 1797 * (64 * 4 + 8)  # float32 pixels and an int64 label
     shards = 8 * len(scenario.data.value.load().y_train)
     model = 4 * 6090
     # Training 16 images takes less than evaluating 100: each with its label, a map of 16 x 8 x 8, and the result of
     # pooling, which is 16 x 4 x 4 numbers and their places.
     network = model + model + 100 * ((4 * 64 + 8) + 4 * 16 * 64 + (4 + 8) * 16 * 16)
-    process = edgesim.runs.estimate.PROCESS_BYTES
-    serial = estimate(scenario).totals["memory_bytes"]
-    assert serial == process + images + shards + (1 + 4) * model + network
-    workers = estimate(digits(backend={"name": "workers", "workers": 3})).totals["memory_bytes"]
-    assert workers - serial == 3 * process + 2 * network
-    for backend, alone in (({"name": "cohort", "workers": 3}, workers), ({"name": "cohort", "workers": 1}, serial)):
-        assert estimate(digits(backend=backend)).totals["memory_bytes"] == alone
-    assert estimate(digits(backend="cohort")).totals["memory_bytes"] >= serial  # on as many processes as fit here
+    found = estimate_of(assemble_all(scenario), lambda *_: HostSpeed(), Loaded(nbytes=7)).totals["memory_bytes"]
+    forked = 300_000_000 + processes * 45_000_000 if processes else 0
+    assert found == 7 + images + shards + (1 + 4) * model + forked + max(1, processes) * network
+
+
+COHORT = {"backend": {"name": "cohort", "workers": 1}}
+
+
+def test_devices_that_train_together_take_memory_together(digits):
+    """Eight devices in one call hold eight models, and more than eight times the images of a batch of 16."""
+    one, eight = (
+        estimate_of(
+            assemble_all(digits(backend={"name": "cohort", "workers": 1}, selection=asked)), lambda *_: HostSpeed()
+        )
+        for asked in ({"name": "uniform", "count": 1}, {"name": "uniform", "count": 8})
+    )
+    more = eight.totals["memory_bytes"] - one.totals["memory_bytes"]
+    assert more > 7 * 2 * 4 * 6090 + (8 * 16 - 100) * 4 * 64
+
+
+def test_devices_that_keep_models_take_memory(digits):
+    """Ten devices among peers hold a model each, in which scaffold's devices hold their control variate."""
+    plain, scaffold, peers = (
+        estimate_of(assemble_all(scenario), lambda *_: HostSpeed()).totals
+        for scenario in (digits(), digits(method="scaffold"), digits(method="dfedavg", peers="ring"))
+    )
+    assert scaffold["memory_bytes"] - plain["memory_bytes"] == 10 * 4 * 6090
+    assert peers["memory_bytes"] - plain["memory_bytes"] == (10 + 10 - 4) * 4 * 6090  # of a round, and kept
+
+
+def test_host_time_is_that_of_the_closed_form(digits):
+    """Every job takes its FLOPs and 0.5 s, each of the tests after rounds 4, 8, 9 and 10 takes 3 s."""
+    scenario = digits(stop={"rounds": 10}, evaluation={"every": 4, "last": 2})
+    [parts] = assemble_all(scenario)
+    speeds = HostSpeed(flops_per_s=1e6, job_s=0.5, test_s=3.0, start_s=7.0), HostSpeed()
+    found, idle = (estimate_of([parts], lambda *_, speed=speed: speed, Loaded(100.0)).totals for speed in speeds)
+    work = host_work(parts, 10, 40, found["flops"])
+    assert work == (40, found["flops"], 4)
+    training_s = found["flops"] / 1e6 + 40 * 0.5 + 4 * 3.0 + 7.0
+    assert speeds[0].seconds(work, 0.0) == pytest.approx(training_s) and speeds[1].seconds(work, 0.0) == 0.0
+    assert speeds[0].seconds(work, 5.0) == pytest.approx(training_s - 5.0)  # its processes loaded meanwhile
+    assert 60 * found["host_minutes"] > 100.0 + training_s - 7.0  # the event loop takes time of this host, too
+    assert 60 * idle["host_minutes"] > 100.0
 
 
 def test_rounds_of_many_updates_are_tried_with_fewer(timing, monkeypatch):
@@ -347,22 +393,26 @@ def test_a_session_that_plans_from_training_is_named(digits):
 
 
 def test_backends_are_told_with_the_fastest_first(digits, monkeypatch):
-    """Training is divided by the speed that was measured, tests by that of a worker, and both by the processes."""
-    speeds = {Serial: (2e6, []), CohortTraining: (6e6, ["the network: it is odd"])}
+    """Each takes its own seconds; processes that start later than the first ones find their modules loaded."""
+    speeds = {
+        Serial: (HostSpeed(2e6, 0.1, 2.0, 0.01), []),
+        Workers: (HostSpeed(4e6, 0.2, 1.0, 9.0), []),
+        CohortTraining: (HostSpeed(9e6, 0.3, 1.0, 0.5), ["the network: it is odd"]),
+    }
     monkeypatch.setattr(edgesim.runs.host_time, "_probed", lambda _, part, jobs: speeds[type(part)])
     monkeypatch.setattr(edgesim.runs.host_time.os, "cpu_count", lambda: 4)
     scenario = digits(stop={"rounds": 3}, selection="all")
-    [parts] = assemble_all(scenario)
     found = estimate(scenario, backends=True)
-    tests = 3 * len(parts.data.labels("test")) * parts.network.cost_profile.forward_flops()
-    training = found.totals["flops"]
-    serial, workers, cohort = (training + tests) / 2e6, (training + tests) / 8e6, (training / 6e6 + tests / 2e6) / 4
-    assert [(each.backend, each.note) for each in found.backends] == [
-        ("cohort, 4 processes", "the network: it is odd"), ("workers, 4 processes", ""), ("serial", ""),
-    ]  # fmt: skip
-    beside_s = found.backends[2].host_s - serial
-    assert 0 <= beside_s < 1
-    assert [each.host_s - beside_s for each in found.backends] == pytest.approx([cohort, workers, serial])
+    flops, jobs = found.totals["flops"], found.totals["jobs"]
+    serial = flops / 2e6 + jobs * 0.1 + 3 * 2.0 + 0.01
+    workers, cohort = flops / 4e6 + jobs * 0.2 + 3.0 + 9.0, flops / 9e6 + jobs * 0.3 + 3.0 + 9.0
+    named = [("serial", "", serial), ("workers, 4 processes", "", workers)]
+    named.append(("cohort, 4 processes", "the network: it is odd", cohort))
+    named.sort(key=lambda each: each[2])
+    assert [(each.backend, each.note) for each in found.backends] == [each[:2] for each in named]
+    beside_s = 60 * found.totals["host_minutes"] - serial
+    assert beside_s > 0
+    assert [each.host_s - beside_s for each in found.backends] == pytest.approx([each[2] for each in named])
 
 
 @pytest.mark.parametrize(
@@ -380,6 +430,7 @@ def test_backends_are_compared_for_one_training_of_known_length(digits, changes,
 
 
 @full
+@pytest.mark.workers
 def test_a_network_that_cannot_be_stacked_is_named(tmp_path):
     text = """seed = 1\nmodel = "cnn_digits"\ndata = "digits"\npartition = "iid"\nmethod = "fedavg"\nselection = "all"
         stop = { rounds = 2 }\ntraining = { batch = 16, lr = 0.1, precision = "bfloat16" }
@@ -390,3 +441,5 @@ def test_a_network_that_cannot_be_stacked_is_named(tmp_path):
     rows = {row["backend"].partition(",")[0]: row for row in json.loads(done.out)["backends"]}
     assert rows.keys() == {"serial", "workers", "cohort"}
     assert "bfloat16" in rows["cohort"]["note"] and not rows["serial"]["note"]
+    done = call("estimate", tmp_path / "it.toml", "--backends", "--set", "selection={name='uniform', count=1}")
+    assert "too few jobs a round to train several at once" in done.out

@@ -95,6 +95,7 @@ def test_no_global_randomness():
 def test_no_wall_clock():
     """Only what reports host seconds may know them, or the date of a run, or waits for others."""
     allowed = [f"runs.{name}" for name in ("simulate", "recording", "estimate", "host_time", "progress", "calibrate")]
+    allowed += ["runs.host_memory", "studies.eta"]  # seconds until a scenario is built, and those of running cells
     allowed += ["files.loaded_code", "files.code_identity"]  # when files were changed
     allowed += ["execution.result_cache", "cli.watch", "cli.watch_page", "cli.parts", "records.lock"]
     allowed += ["execution.ray_cluster"]  # how long a cluster has been silent

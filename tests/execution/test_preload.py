@@ -46,6 +46,9 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ('backend = "workers"', (), None, True),
         ('[backend]\nname = "workers"', (), None, True),
         ("backend = ", (), None, False),
+        ('backend = "workers"', ["backend=serial"], None, False),
+        ('[backend]\nname = "workers"', ["backend.name = 'serial'"], None, False),
+        ('[backend]\nname = "workers"', ["backend.workers=3"], None, True),
         (None, (), None, False),
     ],
 )

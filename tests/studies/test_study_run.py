@@ -17,9 +17,10 @@ import edgesim
 from edgesim.core.errors import DataError
 from edgesim.learning.data.sources.digits import Digits
 from edgesim.records.lock import hold
-from edgesim.studies.eta import HostTimes
+from edgesim.runs.host_time import HostSpeed
+from edgesim.studies.eta import HostTimes, StudyProgress
 from edgesim.studies.plan import outlook
-from edgesim.studies.runs import Planned, plan, run_all
+from edgesim.studies.runs import Planned, Step, plan, run_all
 from edgesim.studies.study import StudyCell, load_study
 from tests.calling import TINY, call, names
 from tests.records.written import seal_again
@@ -39,6 +40,7 @@ seed = [1, 2]
 """
 OWN = ["data=own,seed=1", "data=own,seed=2"]
 DIGITS = ["data=digits,seed=1", "data=digits,seed=2"]
+MEMORY = r"(, memory [\d.]+ [MG]B)?"  # only Linux tells it
 
 
 @pytest.fixture
@@ -153,7 +155,7 @@ def test_the_plan_of_a_study(here: Path) -> None:
 
 def test_the_plan_counts_what_cells_train_together_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two networks the second takes the time of simulating it, on a host that hardly trains."""
-    monkeypatch.setattr("edgesim.studies.shared.Common.flops_per_s", lambda *_: 1.0)
+    monkeypatch.setattr("edgesim.studies.shared.Common.host_speed", lambda *_: HostSpeed(flops_per_s=1.0))
     (here / "study.toml").write_text(STUDY.replace("[axes]", '[axes]\n"network.latency" = [0, 1]'))
     out = call("study", "plan", "study.toml", "--only", "data=digits", "--runs", "runs", "--json").out
     host_s = {row["cell"]: row["host_s"] for row in json.loads(out)["cells"]}
@@ -198,12 +200,15 @@ def test_an_error_of_a_part_stops_no_other_cell(here: Path, workers: int, keep_g
 def test_time_left_is_told_as_cells_end(here: Path) -> None:
     err = call("study", "run", "study.toml", "--only", "data=digits", "--runs", "runs").err
     none, first, second, last = err.splitlines()
-    assert (none, first) == ("0 of 2 cells are done", "running: data=digits,seed=1; 2 left")
-    start = r"1 of 2: data=digits,seed=1; running: data=digits,seed=2; 1 left, about [\d.]+ m?s"
+    assert none == "0 of 2 cells are done"
+    assert re.fullmatch(rf"running: data=digits,seed=1; 2 left{MEMORY}", first)
+    start = rf"1 of 2: data=digits,seed=1; running: data=digits,seed=2; 1 left, about [\d.]+ m?s{MEMORY}"
     assert re.fullmatch(start, second) and last == "2 of 2: data=digits,seed=2"
     shutil.rmtree("runs/data=digits,seed=2")
     again = call("study", "run", "study.toml", "--only", "data=digits", "--runs", "runs").err.splitlines()
-    assert re.fullmatch(r"running: data=digits,seed=2; 1 left, about [\d.]+ m?s", again[1])  # from the run before
+    assert re.fullmatch(
+        rf"running: data=digits,seed=2; 1 left, about [\d.]+ m?s{MEMORY}", again[1]
+    )  # from the run before
 
 
 def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:
@@ -227,11 +232,30 @@ def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:
     assert times.left_s([fast, slow, new], 1) == 29.0
     assert times.left_s([fast, fast, fast, fast], 2) == 6.0
     assert times.left_s([fast, slow], 2) == 18.0  # not less than the longest
+    assert times.left_s([fast, slow], 1, {slow.folder: 5.0}) == 3.0 + 13.0
+    assert times.left_s([fast, slow], 1, {fast.folder: 9.0}) == 18.0  # it may end at any moment
     trained = cell("one network", 1, 30.0, "a", jobs=9)
     assert HostTimes([trained]).left_s([cell("x", 1, learning="a"), cell("y", 1, learning="b")], 1) == 30.0
     answered = cell("other network", 1, 0.5, "a")
     more = [cell(f"{network}", 1, learning=learning) for learning in "ab" for network in range(3)]
     assert HostTimes([trained, answered]).left_s(more, 1) == 3 * 0.5 + 30.0 + 2 * 0.5
+
+
+def test_a_step_says_time_and_memory_that_are_left(tmp_path: Path) -> None:
+    """Runs of 20 s, two at a time: when one of them ends the other has run for as long."""
+    done = edgesim.run({**edgesim.load(tmp_path / scenario(tmp_path)).canonical(), "backend": "null"})
+    manifest = json.loads((done.folder / "manifest.json").read_text())
+    (done.folder / "manifest.json").write_text(json.dumps({**manifest, "host_s": 20.0}))
+    seal_again(done.folder)
+    first, *others = (
+        Planned(StudyCell({"seed": seed}, ()), folder, {}, {}, "")
+        for seed, folder in (("1", done.folder), ("2", tmp_path / "2"), ("3", tmp_path / "3"), ("4", tmp_path / "4"))
+    )
+    clock = iter([0.0, 20.0])
+    progress = StudyProgress([first, *others], [], 2, lambda: next(clock), lambda: 2_500_000_000)
+    progress.take(Step(None, "", False, [first, others[0]]))
+    said = progress.take(Step(first, "", False, others[:2]))
+    assert said == "1 of 4: seed=1; running: seed=2, seed=3; 3 left, about 20 s, memory 2.5 GB"
 
 
 def scenario(folder: Path) -> str:

@@ -161,6 +161,7 @@ class CohortTraining(BackendPart):
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
     size: Count = 100  # devices trained in one call at most; fewer where so many would not fit into memory
     workers: Count | None = None  # processes that share devices out on a CPU; None: one a core, if they fit into memory
+    stacks: ClassVar[bool] = True
     networks: ClassVar[bool] = False  # it stacks devices of one network
 
     def check(self) -> None:
