@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,20 +19,8 @@ _LEAST_W = 1e-200  # so that time is all that an idle device draws on which draw
 _SPARE = 16  # of so many devices one may go off before they are counted again
 _MOST_WAITING = 16_384  # jobs whose draws are not worked out: about 6 MB
 
-
-class _Drawn(NamedTuple):
-    """Joules and seconds of a job in downloading, computing and uploading, each after a latency without any draw."""
-
-    since_s: float
-    down_j: float
-    compute_j: float
-    up_j: float
-    down_s: float
-    compute_s: float
-    up_s: float
-    down_latency_s: float
-    compute_latency_s: float
-    up_latency_s: float
+# When a job was sent; its joules, its seconds and latencies without any draw in downloading, computing and uploading.
+_Drawn: TypeAlias = tuple[float, ...]
 
 
 class FleetBatteries:
@@ -129,7 +117,7 @@ class FleetBatteries:
         return stored_j, capacity_j
 
     def outlasts(self, device: int, joules: float, seconds: float, now_s: float) -> bool:
-        """True if a battery surely lasts for `joules` above idle power; False: only `look` can tell."""
+        """True if a battery surely lasts for `joules` above idle power; False: only `lasting_s` can tell."""
         need_j = (1.0 + _SLACK) * joules + self._one_idle_w[device] * (now_s + seconds)
         return bool(self._one_reserve_j[device] > need_j)
 
@@ -163,8 +151,7 @@ class FleetBatteries:
         device = job.device
         if self._one_reserve_j[device] == inf:
             return
-        latencies_s = (job.prices.down_latency_s, 0.0, job.prices.up_latency_s)
-        drawn = _Drawn._make((job.sent_s, *joules, *usage.seconds, *latencies_s))
+        drawn = (job.sent_s, *joules, *usage.seconds, job.prices.down_latency_s, 0.0, job.prices.up_latency_s)
         self._drawn.setdefault(device, []).append(drawn)
         self._take(device, sum(joules))
         self._waiting += 1
@@ -173,11 +160,14 @@ class FleetBatteries:
 
     def _take(self, device: int, joules: float) -> None:
         """Take from the reserve of a device, which may be empty earlier now."""
-        reserve_j, before_s = self._one_reserve_j[device] - (1.0 + _SLACK) * joules, self._one_until_s[device]
-        until_s = min(before_s, reserve_j / self._one_idle_w[device])
-        self._one_reserve_j[device], self._one_until_s[device] = reserve_j, until_s
-        self._surely_on -= until_s < self._surely_until_s <= before_s
-        self._holds_until_s = min(self._holds_until_s, until_s)
+        reserve_j = self._one_reserve_j[device] - (1.0 + _SLACK) * joules
+        until_s, before_s = reserve_j / self._one_idle_w[device], self._one_until_s[device]
+        self._one_reserve_j[device] = reserve_j
+        if until_s < before_s:
+            self._one_until_s[device] = until_s
+            self._surely_on -= until_s < self._surely_until_s <= before_s
+            if until_s < self._holds_until_s:
+                self._holds_until_s = until_s
 
     def _work_out(self, devices: Sequence[int]) -> None:
         """Let batteries give what jobs drew: those of all devices, if it is of any of these, as it takes no longer."""
@@ -195,17 +185,12 @@ class FleetBatteries:
 
     def _drain(self, devices: Ids, drawn: Arr) -> None:
         """Let batteries give what a job of each of these devices drew; `drawn`: rows of `_Drawn`."""
-        since_s, joules, seconds, latency_s = drawn[:, 0], drawn[:, 1:4].T, drawn[:, 4:7].T, drawn[:, 7:].T
-        for phase_j, phase_s, phase_latency_s in zip(joules, seconds, latency_s, strict=True):
-            quiet_s = np.minimum(phase_s, phase_latency_s)
-            for leg_j, leg_s in ((np.zeros(len(devices)), quiet_s), (phase_j, phase_s - quiet_s)):
-                lasts = np.flatnonzero(leg_s > 0)
-                if not len(lasts):
-                    continue
-                for batteries, at, rows in self._of(devices[lasts]):
-                    those = lasts[at]
-                    batteries.drain(rows, leg_j[those] / leg_s[those], leg_s[those], since_s[those])
-                since_s = np.where(leg_s > 0, since_s + leg_s, since_s)
+        for batteries, at, rows in self._of(devices):
+            since_s, joules, seconds, latencies_s = np.split(drawn[at].T, (1, 4, 7))
+            quiet_s = np.minimum(seconds, latencies_s)
+            phases = zip(joules, quiet_s, seconds - quiet_s, strict=True)
+            legs = [leg for phase_j, wait_s, on_s in phases for leg in ((np.zeros(len(at)), wait_s), (phase_j, on_s))]
+            batteries.drain_in_turn(rows, legs, since_s[0])
 
     def _of(self, ids: Ids) -> Iterator[tuple[Batteries, Ids, Ids]]:
         """Yield batteries, where their devices are in `ids`, and the devices' rows."""

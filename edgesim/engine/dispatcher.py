@@ -214,10 +214,11 @@ class Dispatcher:
 
         None: all of them do.
         """
-        unsure = self._unsure(range(len(orders)), orders, prices, now_s)
-        if unsure:
-            self._batteries.look(_devices([orders[place] for place in unsure]), now_s)
-            unsure = self._unsure(unsure, orders, prices, now_s)
+        unsure = []  # places of the orders whose devices' batteries may not outlast them
+        for place, (order, price) in enumerate(zip(orders, prices, strict=True)):
+            joules, seconds = price.down_j + price.compute_j + price.up_j, price.down_s + price.compute_s + price.up_s
+            if not self._batteries.outlasts(order.device, joules, seconds, now_s):
+                unsure.append(place)
         if not unsure:
             return None
         battery_s = np.full(len(orders), inf)
@@ -225,18 +226,6 @@ class Dispatcher:
         battery_s[unsure] = self._lasting_s(devices, columns, now_s)
         lasting: Sequence[float] = battery_s.tolist()
         return lasting
-
-    def _unsure(
-        self, places: Sequence[int], orders: Sequence[Order], prices: Sequence[Prices[float]], now_s: float
-    ) -> Sequence[int]:
-        """Return the places of the orders whose devices' batteries may not outlast them."""
-        unsure = []
-        for place in places:
-            price = prices[place]
-            joules, seconds = price.down_j + price.compute_j + price.up_j, price.down_s + price.compute_s + price.up_s
-            if not self._batteries.outlasts(orders[place].device, joules, seconds, now_s):
-                unsure.append(place)
-        return unsure
 
     def _lasting_s(self, devices: Ids, prices: Prices[Arr], now_s: float) -> Arr:
         nothing = np.zeros(len(devices))
@@ -249,7 +238,7 @@ class Dispatcher:
             on_s = seconds - latency_s
             watts = np.divide(joules, on_s, out=np.zeros(len(devices)), where=on_s > 0)
             legs += [(nothing, seconds - on_s), (watts, on_s)]
-        return self._batteries.lasting_s(devices, legs, now_s)
+        return self._batteries.lasting_s(devices, [leg for leg in legs if leg[1].any()], now_s)
 
 
 def _devices(orders: Sequence[Order]) -> Ids:

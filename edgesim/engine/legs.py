@@ -259,7 +259,7 @@ class Driver:
         job = trip.job
         if not trip.legs:
             usage = dedicated_usage(job, inf) if through else self._known_usage(job)
-            if self.batteries:
+            if self._draws:
                 self.batteries.draw_job(job, usage, joules_of(job, usage, self.fleet))
             return usage
         for leg in trip.legs:

@@ -68,13 +68,13 @@ def test_jobs_at_once_are_jobs_one_by_one_bit_for_bit(changes):
 
 def test_the_steps_of_a_round_do_not_grow_with_its_jobs():
     """Six legs of a job at most, each worked out once a question, of which a round has less than five."""
-    steps, drain = [], Batteries.drain
+    steps, drained = [], Batteries._drained
 
     def counted(self, ids, *rest):
         steps.append(len(ids))
-        return drain(self, ids, *rest)
+        return drained(self, ids, *rest)
 
-    with patch.object(Batteries, "drain", counted):
+    with patch.object(Batteries, "_drained", counted):
         jobs = frames(run())["jobs"]
     assert len(jobs) > 90 and sum(steps) > len(jobs)
     assert len(steps) <= ROUNDS * 5 * 6

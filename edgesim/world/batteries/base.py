@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -35,6 +35,14 @@ class _State(NamedTuple):
     store_j: Arr
     off: np.ndarray
     off_s: Arr
+
+    def of(self, rows: np.ndarray) -> _State:
+        """Return a copy of some of the batteries."""
+        return _State(self.store_j[rows], self.off[rows], self.off_s[rows])
+
+    def put(self, rows: np.ndarray, new: _State) -> None:
+        """Replace some of the batteries."""
+        self.store_j[rows], self.off[rows], self.off_s[rows] = new
 
 
 class Condition(NamedTuple):
@@ -72,13 +80,13 @@ class Batteries:
         empty = arrays.level_j <= 0
         self._a = arrays
         self._windows = windows
-        self._state = _State(np.where(empty, arrays.restart_j, arrays.level_j), empty, np.zeros(n))
-        self._since_s = np.zeros(n)
-        # where a device was at its last change of condition that somebody asked beyond, if nothing is drawn meanwhile
-        self._changed, self._changed_s = _State(*(column.copy() for column in self._state)), np.zeros(n)
+        # first where devices were when they were last drained; then, by n further on, at their last change of condition
+        # that somebody asked beyond, if nothing is drawn meanwhile
+        store_j = np.where(empty, arrays.restart_j, arrays.level_j)
+        self._state, self._since_s = _State(np.tile(store_j, 2), np.tile(empty, 2), np.zeros(2 * n)), np.zeros(2 * n)
 
     def __len__(self) -> int:
-        return len(self._since_s)
+        return len(self._a.capacity_j)
 
     @property
     def capacity_j(self) -> Arr:
@@ -132,11 +140,27 @@ class Batteries:
         Later calls may not ask for times before the end of the draining. Raises ValueError for such times.
         """
         lasted_s, state = self._drained(ids, self._at(ids, now_s), np.full(len(ids), now_s), watts, seconds)
-        for known in (self._state, self._changed):
-            for column, new in zip(known, state, strict=True):
-                column[ids] = new
-        self._since_s[ids] = self._changed_s[ids] = now_s + lasted_s
+        self._put(ids, now_s + lasted_s, state)
         return lasted_s
+
+    def drain_in_turn(self, ids: Ids, phases: Iterable[tuple[Arr, Arr]], now_s: Arr) -> None:
+        """Drain devices for phases of (joules on top of idle power, seconds), shape (k,), that follow one another.
+
+        The first begins at `now_s`. A phase of 0 s draws nothing.
+        """
+        at_s, state, begins_s, drained = now_s.copy(), self._at(ids, now_s), now_s, np.zeros(len(ids), dtype=bool)
+        for joules, seconds in phases:
+            those = np.flatnonzero(seconds > 0)
+            if not len(those):
+                continue
+            rows, from_s = ids[those], begins_s[those]
+            then = self._moved(rows, at_s[those], state.of(those), from_s)
+            lasted_s, then = self._drained(rows, then, from_s, joules[those] / seconds[those], seconds[those])
+            state.put(those, then)
+            at_s[those] = from_s + lasted_s
+            begins_s = begins_s + seconds
+            drained[those] = True
+        self._put(ids[drained], at_s[drained], state.of(drained))
 
     def _drained(
         self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float, seconds: Arr | float
@@ -144,7 +168,7 @@ class Batteries:
         """Return for how long devices last, and their state then."""
         day = self._day(ids, state.off, at_s, watts)
         within_s = seconds + _about_now_s(at_s)
-        empty_s = np.where(state.off, 0.0, seconds_until_zero(state.store_j, *day, within_s))
+        empty_s = np.where(state.off, 0.0, seconds_until_zero(state.store_j, *day, within_s.max(initial=0.0)))
         dies = empty_s <= within_s
         lasted_s = np.minimum(empty_s, seconds)
         kept_j = _store_after(state.store_j, lasted_s, *day)
@@ -153,42 +177,51 @@ class Batteries:
 
     def _at(self, ids: Ids, now_s: Arr | float) -> _State:
         """Return the state of devices at `now_s`, past every change of condition up to then."""
-        since_s, until_s = self._since_s[ids], np.broadcast_to(now_s, len(ids))
+        since_s, until_s = self._since_s[ids], np.full(len(ids), now_s)
         early = since_s > until_s + _about_now_s(until_s)
-        if early.any():
+        if np.count_nonzero(early):
             raise ValueError(
                 f"device {ids[early][0]} is drained until {since_s[early][0]} s, asked for {until_s[early][0]} s"
             )
-        at_s, (store_j, off, off_s) = self._start(ids, until_s)
+        return self._moved(ids, *self._start(ids, until_s), until_s)
+
+    def _moved(self, ids: Ids, at_s: Arr, state: _State, until_s: Arr) -> _State:
+        """Return the state of devices at `until_s`, past every change of condition; `state`, at `at_s`, is given up."""
         todo = np.flatnonzero(at_s < until_s)
         while len(todo):
-            rows, then, end_s = ids[todo], _State(store_j[todo], off[todo], off_s[todo]), until_s[todo]
-            day = self._day(rows, then.off, at_s[todo], 0.0)
+            rows, then, then_s, end_s = ids[todo], state.of(todo), at_s[todo], until_s[todo]
             about_s = end_s + _about_now_s(end_s)
-            after_s = seconds_until_zero(then.store_j, *day, about_s - at_s[todo])
-            changes = at_s[todo] + after_s <= about_s
-            step_s = np.where(changes, after_s, end_s - at_s[todo])
+            day = self._day(rows, then.off, then_s, 0.0)
+            after_s = seconds_until_zero(then.store_j, *day, (about_s - then_s).max())
+            changes = then_s + after_s <= about_s
+            step_s = np.where(changes, after_s, end_s - then_s)
             kept_j = _store_after(then.store_j, step_s, *day)
-            store_j[todo] = np.where(changes, self._a.restart_j[rows], kept_j)
-            off_s[todo] += np.where(then.off, step_s, 0.0)
-            off[todo] ^= changes
-            at_s[todo] = np.where(changes, at_s[todo] + step_s, end_s)
-            new = todo[changes & (at_s[todo] > self._changed_s[rows])]
-            for column, value in zip(self._changed, (store_j, off, off_s), strict=True):
-                column[ids[new]] = value[new]
-            self._changed_s[ids[new]] = at_s[new]
+            left_j = np.where(changes, self._a.restart_j[rows], kept_j)
+            state.put(todo, _State(left_j, then.off ^ changes, then.off_s + np.where(then.off, step_s, 0.0)))
+            at_s[todo] = np.where(changes, then_s + step_s, end_s)
+            todo = todo[changes]
+            new = todo[at_s[todo] > self._since_s[len(self) + ids[todo]]]
+            self._note(len(self) + ids[new], at_s[new], state.of(new))
             todo = todo[at_s[todo] < until_s[todo]]
-        return _State(store_j, off, off_s)
+        return state
 
     def _start(self, ids: Ids, until_s: Arr | float) -> tuple[Arr, _State]:
         """Return when devices were last drained, or last known to change condition before `until_s`, and as what.
 
         Whichever it is, the way from there to `until_s` goes through the same changes.
         """
-        known = self._changed_s[ids] <= until_s
-        columns = zip(self._changed, self._state, strict=True)
-        state = _State(*(np.where(known, changed[ids], drained[ids]) for changed, drained in columns))
-        return np.where(known, self._changed_s[ids], self._since_s[ids]), state
+        changed = len(self) + ids
+        known = np.where(self._since_s[changed] <= until_s, changed, ids)
+        return self._since_s[known], self._state.of(known)
+
+    def _put(self, ids: Ids, since_s: Arr, state: _State) -> None:
+        """Let devices have been drained until `since_s`."""
+        for at in (ids, len(self) + ids):
+            self._note(at, since_s, state)
+
+    def _note(self, at: Ids, since_s: Arr, state: _State) -> None:
+        self._since_s[at] = since_s
+        self._state.put(at, state)
 
     def _level(self, ids: Ids, state: _State) -> Arr:
         level_j: Arr = np.where(state.off, self._a.restart_j[ids] - state.store_j, state.store_j)
@@ -202,11 +235,10 @@ class Batteries:
         return seconds_until_zero(state.store_j, *self._day(ids, state.off, at_s, watts))
 
     def _day(self, ids: Ids, off: np.ndarray, at_s: Arr, watts: Arr | float) -> tuple[Arr, Arr, Arr]:
-        """Return lengths and net powers of the sections of a day from `at_s` on, (k, sections), and what fits, (k,)."""
+        """Return lengths and net powers of the sections of a day from `at_s` on, (sections, k), and what fits, (k,)."""
         lengths_s, plugged = self._windows.day_from(at_s + self._a.phase_s[ids])
-        charge_w = plugged * self._a.charge_w[ids][:, None]
-        load_w = (self._a.idle_w[ids] + watts)[:, None]
-        net_w = np.where(off[:, None], -charge_w, charge_w - load_w)
+        charge_w, load_w = plugged * self._a.charge_w[ids], self._a.idle_w[ids] + watts
+        net_w = np.where(off, -charge_w, charge_w - load_w)
         return lengths_s, net_w, np.where(off, np.inf, self._a.capacity_j[ids])
 
 
