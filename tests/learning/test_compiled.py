@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +30,7 @@ from edgesim.learning.compiled.recording import NotRecorded, record
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.torch_settings import plain_torch
+from tests.fuzz.mutate import to_toml
 from tests.sizes import full
 
 SAMPLES, FEATURES, CLASSES = 11, 6, 3
@@ -328,6 +332,22 @@ def test_a_network_that_fits_one_batch_size_only() -> None:
         step, inputs = step_of(module := Fixed())
         with pytest.raises(CannotCompile, match="torch cannot trace it"):
             program_of(step, inputs, module)
+
+
+@full
+@compiles
+@pytest.mark.process
+def test_compiling_in_a_process_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Processes of a study end without a word about locks that they would have had to remove."""
+    (tmp_path / "base.toml").write_text(to_toml(scenario()))
+    study = 'name = "two"\nbase = "base.toml"\ncolumns = ["accuracy"]\n[axes]\nseed = [1, 2]\n'
+    (tmp_path / "study.toml").write_text(study)
+    words = ["study", "run", "study.toml", "--workers", "2", "--runs", "runs"]
+    environment = {**os.environ, VARIABLE: str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "edgesim", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert any((tmp_path / "cache").rglob("*.so")), done.stderr
+    assert "resource_tracker" not in done.stderr
 
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import RLock
 from typing import Any
 from zipfile import ZipFile
 
@@ -127,6 +128,11 @@ def _exported(step: Step, inputs: Sequence[Tensor]) -> torch.export.ExportedProg
     """Return the operations of a step for batches of any size from two on."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    with suppress(ImportError):  # a bar that torch never shows takes a lock of processes, which a killed one leaves
+        from tqdm import tqdm
+
+        if not hasattr(tqdm, "_lock"):
+            tqdm.set_lock(RLock())
     batch = torch.export.Dim("batch", min=2)
     sizes: list[Any] = [None] * (len(inputs) - 2) + [{0: batch}] * 2
     graph = make_fx(step, tracing_mode="symbolic")(*inputs)
