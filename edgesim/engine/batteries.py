@@ -19,7 +19,7 @@ _LEAST_W = 1e-200  # so that time is all that an idle device draws on which draw
 _SPARE = 16  # of so many devices one may go off before they are counted again
 _MOST_WAITING = 16_384  # jobs whose draws are not worked out: about 6 MB
 
-# When a job was sent; its joules, its seconds and latencies without any draw in downloading, computing and uploading.
+# When a job was sent (s); then for downloading, computing and uploading its joules, seconds, and latencies without draw
 _Drawn: TypeAlias = tuple[float, ...]
 
 

@@ -80,8 +80,8 @@ class Batteries:
         empty = arrays.level_j <= 0
         self._a = arrays
         self._windows = windows
-        # first where devices were when they were last drained; then, by n further on, at their last change of condition
-        # that somebody asked beyond, if nothing is drawn meanwhile
+        # the first n rows: devices when they were last drained; the others: at the last change of condition before the
+        # latest time asked for, if nothing is drawn meanwhile
         store_j = np.where(empty, arrays.restart_j, arrays.level_j)
         self._state, self._since_s = _State(np.tile(store_j, 2), np.tile(empty, 2), np.zeros(2 * n)), np.zeros(2 * n)
 
@@ -186,7 +186,10 @@ class Batteries:
         return self._moved(ids, *self._start(ids, until_s), until_s)
 
     def _moved(self, ids: Ids, at_s: Arr, state: _State, until_s: Arr) -> _State:
-        """Return the state of devices at `until_s`, past every change of condition; `state`, at `at_s`, is given up."""
+        """Return the state of devices at `until_s`, past every change of condition.
+
+        `state` is that at `at_s`; both change in place.
+        """
         todo = np.flatnonzero(at_s < until_s)
         while len(todo):
             rows, then, then_s, end_s = ids[todo], state.of(todo), at_s[todo], until_s[todo]
