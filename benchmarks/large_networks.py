@@ -40,7 +40,7 @@ WAYS: Mapping[str, Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = 
 
 
 def rows(
-    devices: int = 2, samples: int = 16, batch: int = 8, pixels: int = 224, rounds: int = 3, repeats: int = 3
+    devices: int = 2, samples: int = 8, batch: int = 8, pixels: int = 224, rounds: int = 2, repeats: int = 3
 ) -> Iterator[Found]:
     """Yield seconds of a round and peaks of memory."""
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes to come

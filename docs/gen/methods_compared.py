@@ -21,7 +21,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.reports.format import text
 from edgesim.reports.load import Run
 from edgesim.runs.assembly import assemble
-from edgesim.runs.estimate import estimate_of
+from edgesim.runs.estimate import estimate_of, instant
 from edgesim.studies.runs import folder_of
 from edgesim.studies.study import SEED, Study, load_study
 from edgesim.studies.values import summarised
@@ -81,7 +81,7 @@ class Turn(NamedTuple):
 
 def foreseen(scenario: Scenario) -> Turn:
     """Return the mean over devices of the first exchange, as `edgesim estimate` has it. Raises ConfigError."""
-    blocks = estimate_of([assemble(scenario)], speed=lambda parts: 1.0).blocks
+    blocks = estimate_of([assemble(scenario)], instant).blocks
     weights = blocks["devices"] / blocks["devices"].sum()
     return Turn(*(float((blocks[name] * weights).sum()) for name in ("flops", "down_bytes", "up_bytes")))
 
