@@ -11,7 +11,7 @@ import pytest
 from edgesim.core.controller import Choice, Controller, RoundHistory
 from edgesim.core.errors import ConfigError, ContractError
 from edgesim.runs.assembly import assemble
-from edgesim.runs.estimate import estimate_of
+from edgesim.runs.estimate import estimate_of, instant
 from tests.conftest import frames, simulate_null
 from tests.plugins.one_number import JOB_FLOPS, SAMPLES, scenario
 
@@ -129,5 +129,5 @@ def test_a_lower_frequency_takes_longer_within_the_bounds_of_the_device():
 def test_an_estimate_takes_the_rounds_of_the_scenario():
     """A trial has no training results and other limits, so a controller that waits for results is not asked."""
     given = {"controller": "adaptive_tau", "backend": "serial", "stop": {"rounds": 3, "bytes": 1e6}}
-    totals = estimate_of([assemble(scenario([1, 2], **given))], lambda _: 1e9).totals
+    totals = estimate_of([assemble(scenario([1, 2], **given))], instant).totals
     assert (totals["rounds"], totals["sim_time_s"]) == (3, 3 * 2 * 3)  # each job has three gradients

@@ -128,11 +128,9 @@ def _exported(step: Step, inputs: Sequence[Tensor]) -> torch.export.ExportedProg
     """Return the operations of a step for batches of any size from two on."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with suppress(ImportError):  # a bar that torch never shows takes a lock of processes, which a killed one leaves
-        from tqdm import tqdm
-
-        if not hasattr(tqdm, "_lock"):
-            tqdm.set_lock(RLock())
+    hub: Any = torch.hub
+    with suppress(AttributeError):  # of torch's own bar, which it has where tqdm is not installed
+        hub.tqdm.set_lock(RLock())  # instead of one for processes, which a killed one leaves behind
     batch = torch.export.Dim("batch", min=2)
     sizes: list[Any] = [None] * (len(inputs) - 2) + [{0: batch}] * 2
     graph = make_fx(step, tracing_mode="symbolic")(*inputs)
