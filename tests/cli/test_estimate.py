@@ -395,8 +395,8 @@ def test_a_session_that_plans_from_training_is_named(digits):
 def test_backends_are_told_with_the_fastest_first(digits, monkeypatch):
     """Each takes its own seconds; processes that start later than the first ones find their modules loaded."""
     speeds = {
-        Serial: (HostSpeed(2e6, 0.1, 2.0, 0.01), []),
-        Workers: (HostSpeed(4e6, 0.2, 1.0, 9.0), []),
+        Serial: (HostSpeed(2e6, 0.1, 2.0, 0.0), []),
+        Workers: (HostSpeed(4e6, 0.2, 1.0, 1e4), []),
         CohortTraining: (HostSpeed(9e6, 0.3, 1.0, 0.5), ["the network: it is odd"]),
     }
     monkeypatch.setattr(edgesim.runs.host_time, "_probed", lambda _, part, jobs: speeds[type(part)])
@@ -404,15 +404,15 @@ def test_backends_are_told_with_the_fastest_first(digits, monkeypatch):
     scenario = digits(stop={"rounds": 3}, selection="all")
     found = estimate(scenario, backends=True)
     flops, jobs = found.totals["flops"], found.totals["jobs"]
-    serial = flops / 2e6 + jobs * 0.1 + 3 * 2.0 + 0.01
-    workers, cohort = flops / 4e6 + jobs * 0.2 + 3.0 + 9.0, flops / 9e6 + jobs * 0.3 + 3.0 + 9.0
-    named = [("serial", "", serial), ("workers, 4 processes", "", workers)]
-    named.append(("cohort, 4 processes", "the network: it is odd", cohort))
-    named.sort(key=lambda each: each[2])
-    assert [(each.backend, each.note) for each in found.backends] == [each[:2] for each in named]
-    beside_s = 60 * found.totals["host_minutes"] - serial
-    assert beside_s > 0
-    assert [each.host_s - beside_s for each in found.backends] == pytest.approx([each[2] for each in named])
+    serial, workers = flops / 2e6 + jobs * 0.1 + 3 * 2.0, flops / 4e6 + jobs * 0.2 + 3.0
+    cohort = flops / 9e6 + jobs * 0.3 + 3.0
+    notes = [("serial", ""), ("cohort, 4 processes", "the network: it is odd"), ("workers, 4 processes", "")]
+    assert [(each.backend, each.note) for each in found.backends] == notes
+    of_serial, of_cohort, of_workers = (each.host_s for each in found.backends)
+    assert 60 * found.totals["host_minutes"] == pytest.approx(of_serial) and of_serial > serial
+    assert of_workers - of_cohort == pytest.approx(workers - cohort)
+    start_s = of_cohort - (of_serial - serial) - cohort  # less what the command took to load meanwhile
+    assert 0.5 < start_s < 1e4
 
 
 @pytest.mark.parametrize(
