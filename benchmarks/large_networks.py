@@ -14,6 +14,7 @@ import resource
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing import get_context
 from statistics import median
 from typing import Any
@@ -26,16 +27,17 @@ from rows import Figures, Found, LeftOut, alone, compared, in_turns, of
 MIB = 2**20
 QUICK = {"devices": 1, "samples": 2, "batch": 2, "pixels": 32, "rounds": 2}
 TRANSFORMER = {"name": "hf", "config": "vit-b-16", "task": "classification", "layers": 4}
-NETWORKS: Mapping[str, Mapping[str, Any]] = {"ViT-B/16, 4 blocks": TRANSFORMER, "ResNet18": {"name": "resnet18_gn"}}
+AGAIN = {**TRANSFORMER, "gradient_checkpointing": True}
+RESNET = {"name": "resnet18_gn"}
 MIXED = {"precision": "bfloat16"}
-WAYS: Mapping[str, Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {  # keys of the model, of training
+WAYS: Mapping[str, Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {  # the model, and keys of training
     "ViT-B/16, 4 blocks": {
-        "float32": ({}, {}),
-        "bfloat16": ({}, MIXED),
-        "checkpointing": ({"gradient_checkpointing": True}, {}),
-        "both": ({"gradient_checkpointing": True}, MIXED),
+        "float32": (TRANSFORMER, {}),
+        "bfloat16": (TRANSFORMER, MIXED),
+        "checkpointing": (AGAIN, {}),
+        "both": (AGAIN, MIXED),
     },
-    "ResNet18": {"float32": ({}, {}), "bfloat16": ({}, MIXED)},
+    "ResNet18": {"float32": (RESNET, {}), "bfloat16": (RESNET, MIXED)},
 }
 
 
@@ -50,16 +52,10 @@ def rows(
             return process.submit(run, model, training, devices, samples, batch, pixels, rounds).result()
 
     for network, ways in WAYS.items():
-        if NETWORKS[network]["name"] == "hf":
-            try:
-                import transformers  # noqa: F401
-            except ImportError:
-                yield LeftOut(network, "transformers is not installed")
-                continue
-        contestants = {
-            f"{network}, {way}": partial(measured, {**NETWORKS[network], **model}, training)
-            for way, (model, training) in ways.items()
-        }
+        if TRANSFORMER in (model for model, _ in ways.values()) and find_spec("transformers") is None:
+            yield LeftOut(network, "transformers is not installed")
+            continue
+        contestants = {f"{network}, {way}": partial(measured, *keys) for way, keys in ways.items()}
         found = in_turns(contestants, repeats)
         note = f"A round of {devices} devices x {samples} images of {pixels} pixels in batches of {batch}."
         yield from compared(of(found, "s"), f"{network}, float32", "s", note, about="seconds", fit=min)

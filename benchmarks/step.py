@@ -24,14 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import edgesim
-from edgesim.core.backend import Assignment
+from edgesim.core.backend import CHUNK, Assignment
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Task
 from edgesim.learning.compiled.programs import Programs
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.torch_settings import plain_torch
-from edgesim.learning.train.trainer import CHUNK, Trainer
+from edgesim.learning.train.trainer import Trainer
 from edgesim.runs.assembly import assemble
 from networks import Mlp, SmallCnn
 from rows import Figures, Found, alone, compared, in_turns, of

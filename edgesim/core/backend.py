@@ -12,6 +12,8 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Task
 from edgesim.core.update import ModelState, Update
 
+CHUNK = 100  # test samples evaluated at once: fits the cache. Fixed, because sums must be equal on every backend
+
 
 class Score(NamedTuple):
     """Mean loss and accuracy over `samples` test samples, and the metrics of the objective by name.

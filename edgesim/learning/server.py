@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edgesim.core.backend import CHUNK
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Absent
 from edgesim.core.price_list import CostProfile
@@ -27,7 +28,6 @@ from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.server_networks import ServerFlops, ServerNetwork, TrainedWeights
 from edgesim.learning.train.context import copy_for, load
 from edgesim.learning.train.loop import batch_order, descend, gradients
-from edgesim.learning.train.trainer import CHUNK
 
 
 class Soft(NamedTuple):

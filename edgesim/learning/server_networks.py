@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgesim.core.backend import CHUNK
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.model_state import ModelState, mapped
 from edgesim.core.rng import Key
@@ -23,7 +24,6 @@ from edgesim.learning.models.seeding import Stream
 from edgesim.learning.models.trace import BATCH_NORMS
 from edgesim.learning.train.context import copy_for, first_of
 from edgesim.learning.train.loop import Descent
-from edgesim.learning.train.trainer import CHUNK
 
 
 @dataclass

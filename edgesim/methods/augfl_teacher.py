@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from edgesim.config.plugin_fields import PartOf
 from edgesim.config.units import reason
-from edgesim.core.backend import Assignment
+from edgesim.core.backend import CHUNK, Assignment
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalState
@@ -25,7 +25,6 @@ from edgesim.learning.server import TorchServerTools
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import run_local_sgd
 from edgesim.learning.train.rules import PLAIN_SGD
-from edgesim.learning.train.trainer import CHUNK
 
 
 class Taught(NamedTuple):

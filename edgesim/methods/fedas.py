@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.arrays import Arr
+from edgesim.core.backend import CHUNK
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, PositiveFactor
 from edgesim.core.local_sgd import LocalSGD
@@ -31,7 +32,6 @@ from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import batch_order, gradients, run_local_sgd
 from edgesim.learning.train.rules import objective_loss
-from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedjs import noted
 
 _TRACE_BYTES = 4

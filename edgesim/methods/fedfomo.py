@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Lt
 from torch import Tensor
 
+from edgesim.core.backend import CHUNK
 from edgesim.core.limits import CountOrZero, Share
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
 from edgesim.core.model_bank import ModelBank
@@ -28,7 +29,6 @@ from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import finite_or_none
 from edgesim.learning.train.context import Context
-from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.augfl import split_sizes
 from edgesim.methods.fedjs import noted
 

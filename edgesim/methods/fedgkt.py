@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 from torch import Tensor
 
+from edgesim.core.backend import CHUNK
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import MOST_COUNT, Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.local_sgd import LocalSGD
@@ -40,7 +41,6 @@ from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import batch_order
-from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.augfl_teacher import teacher_network
 from edgesim.methods.fedjs import noted
 

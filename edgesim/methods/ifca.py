@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from edgesim.core.backend import CHUNK
 from edgesim.core.limits import Count
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
 from edgesim.core.model_bank import ModelBank
@@ -23,7 +24,6 @@ from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.train.context import Context
-from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedjs import noted
 
 _BANK = ModelBank("cluster")  # models of all clusters but the first, whose model is the global one

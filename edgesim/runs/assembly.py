@@ -19,7 +19,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PROCESS_BYTES, memory_bytes
 from edgesim.core.method import Method
 from edgesim.core.peer_graph import PeerGraph
-from edgesim.core.price_list import WHOLE, CostProfile
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.selection import check_wants
 from edgesim.core.task import Submodel, Task
@@ -35,6 +35,7 @@ from edgesim.methods.estimated import Estimated
 from edgesim.methods.optimised import Optimised
 from edgesim.methods.polled import Polled
 from edgesim.runs.app_parts import NO_NETWORK
+from edgesim.runs.host_memory import needed_bytes
 from edgesim.runs.network import (
     Network,
     charged_profile,
@@ -139,15 +140,11 @@ class Assembly:
 
     @property
     def lacks_memory(self) -> bool:
-        """True if a step of the network, in each process that trains, takes more memory than this machine has."""
-        backend, sgd = self.scenario.backend.value, self.setting.training.local_sgd(0)
+        """True if training on CPUs takes more memory than this machine has, even with one job a round."""
+        backend = self.scenario.backend.value
         if not backend.trains or backend.device != "cpu":
             return False
-        profile = self.network.cost_profile
-        step = profile.memory_bytes(WHOLE, sgd.batch, sgd.moments, sgd.scratch).total
-        base = sum(layer.base_bytes for layer in profile.layers)  # which processes share
-        others: int = backend.processes
-        return (1 + others) * PROCESS_BYTES + base + max(1, others) * (step - base) > memory_bytes()
+        return PROCESS_BYTES + needed_bytes(self, 1) > memory_bytes()
 
     def make_trainer(self, device: str) -> Trainer:
         """Return a trainer with its network on a torch device such as "cpu".

@@ -16,13 +16,10 @@ import pandas as pd
 
 from edgesim.config.scenario import Scenario, Stop
 from edgesim.core.errors import ConfigError
-from edgesim.core.price_list import F32_BYTES, CostProfile
-from edgesim.core.task import Submodel
 from edgesim.execution.backends.null import NullBackend
 from edgesim.learning.train.torch_settings import plain_torch
-from edgesim.learning.train.trainer import CHUNK
 from edgesim.runs.assembly import Assembly
-from edgesim.runs.host_memory import Loaded
+from edgesim.runs.host_memory import Loaded, model_bytes, needed_bytes
 from edgesim.runs.host_time import HostSpeed, HostTime, Speed, backends_here, host_speed, host_times, host_work
 from edgesim.runs.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.runs.memory_fit import MemoryFit, memory_fits
@@ -41,8 +38,6 @@ _TRIAL_S = 5.0  # host time after which the trial ends with its current round
 _LATEST_S = 20.0  # also if a session has closed no round
 _ENOUGH = "enough was seen"
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # size of a run folder without jobs, and of the rows of one job; measured
-# Memory, measured: of the process that worker processes are forked from, and of each of them beside its network.
-_FORKING_BYTES, _FORKED_BYTES = 300_000_000, 45_000_000
 
 
 @dataclass(frozen=True)
@@ -324,7 +319,7 @@ def _totals(parts: Assembly, typical: _Round, speed: Speed, loaded: Loaded) -> d
         spent = ((stop.rounds, 1.0), (stop.sim_time, typical.seconds), (joules, each_j), (money, typical.cost))
         allowed = [limit / each for limit, each in spent if limit is not None and each > 0]
         rounds = max(1, int(min(allowed))) if allowed else None
-    memory_bytes = loaded.nbytes + _memory_bytes(parts, typical.jobs)
+    memory_bytes = loaded.nbytes + needed_bytes(parts, typical.jobs)
     if rounds is None:
         return {**_UNKNOWN, "memory_bytes": memory_bytes}
     flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)  # of jobs that are trained
@@ -357,7 +352,7 @@ def _totals_of_sessions(trial: Simulation, host_s: float, speed: Speed, loaded: 
                 (stop.cost and stop.cost.values[1], spent.cost),
             )  # fmt: skip
             longer = min((limit / seen for limit, seen in limits if limit and seen > 0), default=np.inf)
-        memory_bytes += _memory_bytes(parts, len(jobs) / max(1, rounds))
+        memory_bytes += needed_bytes(parts, len(jobs) / max(1, rounds))
         whole_s = max(whole_s, start_s + longer * (end_s - start_s))
         if isfinite(longer):
             rounds, asked = round(longer * rounds), round(longer * len(jobs))
@@ -395,38 +390,4 @@ def _totals_of_sessions(trial: Simulation, host_s: float, speed: Speed, loaded: 
 
 def _disk_bytes(parts: Assembly, jobs: int) -> int:
     models = 2 if parts.scenario.backend.value.trains else 0  # the last and the best
-    return models * _model_bytes(parts) + _TABLES_BYTES + _JOB_BYTES * jobs
-
-
-def _memory_bytes(parts: Assembly, jobs: float) -> int:
-    """Return main memory in bytes beside that of Python and its libraries.
-
-    It holds data set, partition, worker processes, models, and networks at work. All processes share the base of the
-    network. The server holds its model and the messages of a round, and devices those that they keep. A network holds
-    the weights received, and the memory of training or of evaluating, whichever is more. Devices that are trained in
-    one call hold as many.
-    """
-    held = (parts.data.nbytes if parts.data else 0) + sum(
-        shard.nbytes for shard in (parts.split.train if parts.split else ())
-    )
-    backend, cost_profile, training = parts.scenario.backend.value, parts.network.cost_profile, parts.setting.training
-    if not backend.trains:
-        return held
-    base_bytes = sum(layer.base_bytes for layer in cost_profile.layers)  # which processes share
-    held += base_bytes
-    model, sgd = _model_bytes(parts), training.local_sgd(0)
-    untrained = Submodel(frozen=frozenset(cost_profile.layer_names))
-    evaluating = cost_profile.memory_bytes(untrained, CHUNK).total
-    of_step = cost_profile.memory_bytes(Submodel(), sgd.batch, sgd.moments, sgd.scratch).total
-    others, method = backend.processes, parts.scenario.method.value
-    together = max(1, ceil(jobs / max(1, others))) if backend.stacks else 1
-    network = max(model + evaluating, together * (model + of_step)) - base_bytes
-    keeps = method.needs.device_state != "none" or method.needs.peers is not None
-    models = 1 + jobs + (parts.setting.devices if keeps else 0)
-    forked = _FORKING_BYTES + others * _FORKED_BYTES if others else 0
-    return int(held + forked + models * model + max(1, others) * network)
-
-
-def _model_bytes(parts: Assembly) -> int:
-    cost_profile: CostProfile = parts.network.cost_profile
-    return F32_BYTES * sum(layer.params + layer.buffers for layer in cost_profile.layers)
+    return models * model_bytes(parts) + _TABLES_BYTES + _JOB_BYTES * jobs

@@ -11,16 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgesim.core.backend import Assignment, Backend, BackendPart
+from edgesim.core.backend import CHUNK, Assignment, Backend, BackendPart
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Task
-from edgesim.core.update import ModelState
 from edgesim.execution.backends.cohort import CohortTraining
 from edgesim.execution.backends.serial import Serial
 from edgesim.execution.backends.workers import Workers
 from edgesim.learning.models.build import model_state_of
-from edgesim.learning.train.trainer import CHUNK, Trainer
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.assembly import Assembly
 
@@ -134,7 +132,9 @@ def _probed(parts: Assembly, part: BackendPart, jobs: int) -> tuple[HostSpeed, S
     def flops(sgd: LocalSGD) -> float:
         return float(sgd.amount(samples[chosen], drop_single)[0].sum() * parts.network.cost_profile.train_flops())
 
-    some = replace(trainer, test_rows=trainer.test_rows[: processes * CHUNK * _chunks_in(_PROBE_S / 2, trainer, first)])
+    trainer.score_chunks(first, [0])
+    chunks = max(1, int(_PROBE_S / 2 / _timed_s(lambda: trainer.score_chunks(first, [0]))))  # that a process tests
+    some = replace(trainer, test_rows=trainer.test_rows[: processes * CHUNK * chunks])
     backend: Backend = part.open(lambda name: some)
     try:
         timed_s(sgd)
@@ -153,12 +153,6 @@ def _probed(parts: Assembly, part: BackendPart, jobs: int) -> tuple[HostSpeed, S
     flops_per_s = flops(more) / long_s
     job_s = max(0.0, short_s - flops(sgd) / flops_per_s) / len(asked)
     return HostSpeed(flops_per_s, job_s, test_s, max(0.0, start_s - short_s)), notes
-
-
-def _chunks_in(seconds: float, trainer: Trainer, model: ModelState) -> int:
-    """Return the chunks of the test set that a process tests in so many seconds, at least one."""
-    trainer.score_chunks(model, [0])
-    return max(1, int(seconds / _timed_s(lambda: trainer.score_chunks(model, [0]))))
 
 
 def _timed_s(work: Callable[[], object]) -> float:

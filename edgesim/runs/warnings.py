@@ -144,8 +144,8 @@ def of_parts(scenario: Scenario, of_each: Sequence[Any]) -> list[str]:
     for place, parts in enumerate(of_each):
         if parts.lacks_memory:
             lines.append(
-                "model: a step of training takes more memory than this machine has; blocks of transformers keep less "
-                "and run again in backward, others may be swapped or killed"
+                "model: training takes more memory than this machine has; blocks of transformers keep less and run "
+                "again in backward, but the system may end the run"
             )
         if parts.scenario.method.value.needs.peers is None and parts.scenario.app is None:
             start = timed(parts)

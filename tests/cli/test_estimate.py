@@ -219,9 +219,6 @@ def test_memory_is_that_of_the_closed_form(digits, backend, processes):
     assert found == 7 + images + shards + (1 + 4) * model + forked + max(1, processes) * network
 
 
-COHORT = {"backend": {"name": "cohort", "workers": 1}}
-
-
 def test_devices_that_train_together_take_memory_together(digits):
     """Eight devices in one call hold eight models, and more than eight times the images of a batch of 16."""
     one, eight = (

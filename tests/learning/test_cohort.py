@@ -14,6 +14,7 @@ from torch import nn
 
 import edgesim
 from edgesim.config.plugins import plugins_of
+from edgesim.core.backend import CHUNK
 from edgesim.core.rng import Key
 from edgesim.learning.models.build import build_model
 from edgesim.learning.models.seeding import Stream, seeded
@@ -21,7 +22,7 @@ from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.cohort import Cohort
 from edgesim.learning.train.probe import DEVICES, SAMPLES, probed
 from edgesim.learning.train.stacked import LinearStep, StackedNetwork, run_stacked_sgd
-from edgesim.learning.train.trainer import CHUNK, Trainer
+from edgesim.learning.train.trainer import Trainer
 from tests.conftest import digits_scenario
 from tests.contracts.support import prepare
 from tests.kinks import without_kinks

@@ -457,7 +457,7 @@ def test_a_host_short_of_memory_runs_blocks_again(tmp_path: Path, monkeypatch: p
     assert short.jobs.equals(plain.jobs)
     assert all(np.array_equal(short.weights()[name], value) for name, value in plain.weights().items())
     (line,) = of_parts(scenario, [assemble(scenario)])
-    assert line.startswith("model: a step of training takes more memory than this machine has")
+    assert line.startswith("model: training takes more memory than this machine has")
 
 
 @full

@@ -54,9 +54,8 @@ class ModelPlugin(ABC):
         """Changes of its keys with which a device needs less memory to train it: as text, and the keys."""
         return ()
 
-    def keep_less(self, network: nn.Module) -> bool:
-        """Let blocks of its network run again in backward, which changes no result. Return whether there are any."""
-        return False
+    def keep_less(self, network: nn.Module) -> None:
+        """Let blocks of its network run again in backward, if it has such blocks. No result changes."""
 
     @abstractmethod
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:

@@ -144,11 +144,11 @@ class HuggingFaceModel(ModelPlugin):
             found.append(("model.gradient_checkpointing = true", {"gradient_checkpointing": True}))
         return found
 
-    def keep_less(self, network: nn.Module) -> bool:
+    def keep_less(self, network: nn.Module) -> None:
         """Checkpoint the blocks of the transformer."""
         from edgesim.learning.models.hugging_face_modules import checkpoint
 
-        return checkpoint(network)
+        checkpoint(network)
 
     def table(self) -> Mapping[str, Any]:
         """Return the entries of the preset or of the folder's config.json. Raises ConfigError if there is neither."""

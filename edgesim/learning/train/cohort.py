@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from edgesim.core.backend import Assignment, Classes, Result, Score
+from edgesim.core.backend import CHUNK, Assignment, Classes, Result, Score
 from edgesim.core.limits import memory_bytes
 from edgesim.core.local_sgd import Precision
 from edgesim.core.method import Finished, LocalRule
@@ -28,7 +28,7 @@ from edgesim.learning.models.seeding import Stream
 from edgesim.learning.train.context import restore_base
 from edgesim.learning.train.probe import DEVICES, SAMPLES, Stackable, probed
 from edgesim.learning.train.stacked import StackedJob, StackedNetwork, quick, run_stacked_sgd
-from edgesim.learning.train.trainer import CHUNK, ChunkScore, Trainer, started
+from edgesim.learning.train.trainer import ChunkScore, Trainer, started
 
 _MEMORY_SHARE = 0.5  # share of the memory of a machine or GPU that stacked calls may use
 _CACHE_BYTES = 2**22  # activations of a batch of tests: more would not fit into a CPU's cache

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from edgesim.core.backend import CHUNK
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import Descent, batch_order, descend
-from edgesim.learning.train.trainer import CHUNK
 
 
 def learn_public(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.core.attack import HONEST, Attack
-from edgesim.core.backend import Assignment, Classes, Report, Result, Score
+from edgesim.core.backend import CHUNK, Assignment, Classes, Report, Result, Score
 from edgesim.core.encoding import FLOAT32, Encoding
 from edgesim.core.errors import ContractError
 from edgesim.core.local_sgd import Precision
@@ -36,8 +36,6 @@ from edgesim.learning.train.meter import Meter
 
 if TYPE_CHECKING:
     from edgesim.learning.compiled.programs import Programs
-
-CHUNK = 100  # test samples evaluated at once: fits the cache. Fixed, because sums must be equal on every backend
 
 
 class ChunkScore(NamedTuple):

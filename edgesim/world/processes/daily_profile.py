@@ -103,7 +103,7 @@ def stored_after(seconds: Arr, store: Arr, lengths_s: Arr, net_w: Arr, capacity:
 
 
 def _one_day(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr, within_s: float = np.inf) -> tuple[Arr, Arr]:
-    """Return when the store first is 0 (inf: not within the sections), and the store at the end if it never is.
+    """Return seconds until the store is 0 (inf: not within the sections), and the store at the end if it never is.
 
     Times later than `within_s`, if that is below a day, may be any later ones, and the store then means nothing.
     """
