@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import seaborn
 from writing import escaped, table
@@ -44,13 +45,14 @@ In a picture a square is a server or an edge server. A dot is a device, or sever
 its kind. A dashed circle is a wireless cell and an arrow is mobility. A black edge is a battery, a cross stands for
 failures, and a wave for a frequency that can be lowered. At most five edge servers are drawn.
 
-The run time is what `edgesim run` takes on one core, its start included; `-` is not measured, which needs the data set
-or hours. `python docs/gen/scenario_times.py` measures what is missing.
+The run time is what `edgesim run` takes on one core, its start included. "About" is what `edgesim estimate` says of
+runs that are too long to be measured. `python docs/gen/scenario_times.py` adds what is missing.
 """
 _SENTENCE = re.compile(r".+?(?:\w\w|\d)[)%]?[.?](?= |$)")  # its end is neither an initial nor "i.i.d."
 _SIZE = (150, 90)
 _MOST = 36  # dots
 _MOST_SERVERS = 5  # edge servers
+_SECONDS_BELOW, _MINUTES_BELOW = 90, 90 * 60  # seconds that are shown as such, and those that are shown as minutes
 _ONE_CIRCLE, _OUTER = 12, 1.35  # more dots than these are on two circles, the outer one of this relative radius
 
 
@@ -73,10 +75,28 @@ def features(scenario: Scenario) -> list[str]:
     return [name for name, used in FEATURES.items() if used(scenario)]
 
 
-def times() -> dict[str, str]:
-    """Return the CPU seconds of each scenario that was measured, by its path below scenarios/."""
+class RunTime(NamedTuple):
+    """CPU seconds of a run by one thread. `how`: "measured" or "estimated"."""
+
+    cpu_s: float
+    how: str
+
+    def __str__(self) -> str:
+        """Return it as the index shows it."""
+        if self.cpu_s < _SECONDS_BELOW:
+            shown = f"{self.cpu_s:.0f} s"
+        elif self.cpu_s < _MINUTES_BELOW:
+            shown = f"{self.cpu_s / 60:.0f} min"
+        else:
+            shown = f"{self.cpu_s / 3600:,.0f} h"
+        return shown if self.how == "measured" else f"about {shown}"
+
+
+def times() -> dict[str, RunTime]:
+    """Return how long each scenario runs, by its path below scenarios/."""
     with TIMES.open(encoding="utf-8", newline="") as file:
-        return {row["scenario"]: row["cpu_s"] for row in csv.DictReader(line for line in file if line[0] != "#")}
+        rows = csv.DictReader(line for line in file if line[0] != "#")
+        return {row["scenario"]: RunTime(float(row["cpu_s"]), row["how"]) for row in rows}
 
 
 _COLUMNS = ("", "scenario", "what it asks", "uses", "run time")
@@ -86,9 +106,8 @@ def _row(path: Path, scenario: Scenario) -> tuple[str, ...]:
     name = path.relative_to(FOLDER).as_posix()
     count = sum(block.count for block in scenario.fleet)
     image = f"![{count} devices](scenarios/{path.stem}.svg)"
-    cpu_s = times().get(name, "")
-    took = "-" if not cpu_s else f"{float(cpu_s):.0f} s" if float(cpu_s) < 90 else f"{float(cpu_s) / 60:.0f} min"
-    return image, f"`{name}`", escaped(line_of(path)), ", ".join(features(scenario)) or "-", took
+    used = ", ".join(features(scenario)) or "-"
+    return image, f"`{name}`", escaped(line_of(path)), used, str(times().get(name, "-"))
 
 
 def line_of(path: Path) -> str:
