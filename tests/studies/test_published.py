@@ -142,7 +142,7 @@ def test_every_reference_belongs_to_a_study_and_tells_its_source() -> None:
     ]
     files = sorted((STUDIES / "reference").iterdir())
     assert len(files) >= 10
-    assert sorted(STUDIES / name for name in named if isinstance(name, str)) == files
+    assert sorted({STUDIES / name for name in named if isinstance(name, str)}) == files
     for file in files:
         with file.open(newline="", encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines))
