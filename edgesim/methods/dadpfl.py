@@ -33,6 +33,7 @@ from edgesim.methods.decentralised.sparse import FirstMasks, Growth, Initial, Ma
 
 Schedule: TypeAlias = Literal["constant", "step_down"]
 Sends: TypeAlias = Literal["pruned", "trained"]
+AlphaAt: TypeAlias = Literal["t - 1", "t"]
 
 _ORIGIN, _DISTANCES = "origin", "distances"  # kinds that a device keeps: its first mask, its first and last distance
 
@@ -49,13 +50,14 @@ class _Settings(NamedTuple):
     sends: Sends
     gamma: float
     eta: float
+    alpha_at: AlphaAt
 
 
-_RECONSTRUCTED = _Settings("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 1.0, 0.0)
+_RECONSTRUCTED = _Settings("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 1.0, 0.0, "t - 1")
 _PRESETS = {
     "reconstructed": _RECONSTRUCTED,
-    "printed": _RECONSTRUCTED._replace(gamma=0.9, eta=1.0),
-    "authors": _Settings("step_down", "authors", "shared", "norms", "authors", 21, "trained", 1.0, 0.0),
+    "printed": _RECONSTRUCTED._replace(gamma=0.9, eta=1.0, alpha_at="t"),
+    "authors": _Settings("step_down", "authors", "shared", "norms", "authors", 21, "trained", 1.0, 0.0, "t - 1"),
 }
 
 
@@ -92,8 +94,8 @@ class DADPFL(Method):
 
     preset: Literal["reconstructed", "printed", "authors"] = "reconstructed"
     """Sets the keys that are left out below. `"reconstructed"` is the paper with pruning settings under which its
-    figures are possible: `gamma` 1 and `eta` 0 are not printed. `"printed"` takes the printed 0.9 and 1 as these two.
-    `"authors"` does the same as the released code.
+    figures are possible: `gamma` 1 and `eta` 0 are not printed. `"printed"` takes the printed 0.9 and 1 as these two,
+    and the cosine at t. `"authors"` does the same as the released code.
     """
     reuse: CountOrZero | None = None
     """N. The paper has 10, which is M. Unset: all neighbours, so also the 2 of a ring, where the code ignores the cap.
@@ -123,6 +125,8 @@ class DADPFL(Method):
     """`"per_device"` / the same / `"shared"`, as for `dispfl`: the paper starts as DisPFL does."""
     alpha: Share = 0.3  # share of the kept weights that moves, falling along a cosine
     """Not in the paper; in the scripts 0.3, and 0.5 on CIFAR-100."""
+    alpha_at: AlphaAt | None = None  # place of round t, counted from 1, on the cosine
+    """`"t - 1"` / `"t"` / `"t - 1"`: Algorithm 3 prints t. In the code `alpha` itself moves in the first round."""
     end_round: Count = 500
     """All rounds; 300 on HAM10000. Devices do not prune after it."""
     growth: Growth = "gradient"  # places where weights grow back: at large gradients, or at random
@@ -199,7 +203,8 @@ class DADPFL(Method):
         """Ask every reachable device to wait, mix, train and move its mask, and in some rounds to prune."""
         t, most = view.round + 1, int(view.peers.degree.max())
         orders = peer_plan(view, key, Task(start="device"), self.cap(t, most), self.wait_select).orders
-        config = sparse_peers.config_of(state["seed"], sparse_peers.share_at(self.alpha, t, self.end_round))
+        place = t + 1 if self._settings().alpha_at == "t" else t  # share_at() counts one less
+        config = sparse_peers.config_of(state["seed"], sparse_peers.share_at(self.alpha, place, self.end_round))
         if t in state["rounds"]:
             config["prune"] = 1.0
         kept = {device: state["kept"].get(device, state["first"]) for device in view.idle.tolist()}
@@ -282,6 +287,7 @@ class DADPFL(Method):
             "sends": self.sends,
             "gamma": self.gamma,
             "eta": self.eta,
+            "alpha_at": self.alpha_at,
         }
         return _PRESETS[self.preset]._replace(**{name: value for name, value in given.items() if value is not None})
 

@@ -331,15 +331,25 @@ def test_a_device_votes_by_how_far_it_moved():
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
-        ("reconstructed", ("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 1.0, 0.0)),
-        ("printed", ("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 0.9, 1.0)),
-        ("authors", ("step_down", "authors", "shared", "norms", "authors", 21, "trained", 1.0, 0.0)),
+        ("reconstructed", ("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 1.0, 0.0, "t - 1")),
+        ("printed", ("constant", "2d", "per_device", "squared", "paper", 20, "pruned", 0.9, 1.0, "t")),
+        ("authors", ("step_down", "authors", "shared", "norms", "authors", 21, "trained", 1.0, 0.0, "t - 1")),
     ],
 )
 def test_presets(preset, expected):
     """A key that is given counts more."""
     assert DADPFL(preset=preset)._settings() == expected
-    assert DADPFL(preset=preset, gamma=0.5, sends="pruned")._settings()[-3:-1] == ("pruned", 0.5)
+    assert DADPFL(preset=preset, gamma=0.5, sends="pruned")._settings()[-4:-2] == ("pruned", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("alpha_at", "shares"), [("t - 1", {0: 0.3, 3: 0.15, 5: 0.0200962}), ("t", {0: 0.2799038, 2: 0.15, 5: None})]
+)
+def test_the_cosine_begins_in_round_0_or_1(alpha_at, shares):
+    """By hand: 0.15 (1 + cos(pi k / 6)) with k = t - 1 or t, where t counts the six rounds from 1."""
+    for round_, share in shares.items():
+        plan, _ = plan_of(round_, alpha_at=alpha_at, end_round=6)
+        assert plan.orders[0].task.config.get("share") == (share if share is None else pytest.approx(share, abs=1e-7))
 
 
 def test_the_literal_settings_prune_hard():
@@ -408,6 +418,7 @@ OPTIONS = {
         "maskable": "test_dispfl.py::test_whether_shortcuts_are_masked",
         "initial_masks": "test_presets",
         "alpha": "test_dispfl.py::test_shares_that_move",
+        "alpha_at": "test_the_cosine_begins_in_round_0_or_1",
         "end_round": "test_rounds_that_prune",
         "growth": "test_without_waiting_and_pruning_it_is_dispfl",
         "target_sparsity": "test_a_run_that_prunes",
