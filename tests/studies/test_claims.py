@@ -10,6 +10,7 @@ import pytest
 
 from edgesim.studies.claims.claim import ELSEWHERE, Claim, ClaimsFile, load_claims, read_results
 from edgesim.studies.claims.judge import ClaimVerdict, Judgement, cells_for, judge
+from edgesim.studies.claims.page import effects
 from edgesim.studies.study import Study, read_fixed, study_of
 from tests.calling import TINY, Done, call
 from tests.sizes import full
@@ -309,7 +310,22 @@ def test_seeds_are_paired_by_name() -> None:
 def test_who_never_arrives_is_not_called_faster() -> None:
     """Neither arrives in the 300 rounds of each: nothing is known of who would be first."""
     of = found(ORDER.replace("COLUMN", "rounds@0.9"), {("a", "rounds@0.9"): "300+", ("b", "rounds@0.9"): "300+"})
-    assert of.verdict == ClaimVerdict.UNDECIDED and of.effects[0].bound
+    assert of.verdict == ClaimVerdict.UNDECIDED and effects(of.effects) == "a against b: not known, cut to 0 (1 seed)"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shown"),
+    [
+        ("100", "300+", "a against b: at most -200 (1 seed)"),
+        ("300+", "100", "a against b: at least 200 (1 seed)"),
+        ("100 110 90", "300+ 300+ 280", "a against b: at most -193.3 [-207.7, -179] (3 seeds)"),
+        ("100", "280", "a against b: -180 (1 seed)"),
+    ],
+)
+def test_a_difference_from_a_run_that_was_cut_off_is_a_bound(a: str, b: str, shown: str) -> None:
+    """It is that of values cut at 300: what did not arrive by then would have taken longer."""
+    of = found(ORDER.replace("COLUMN", "rounds@0.9"), {("a", "rounds@0.9"): a, ("b", "rounds@0.9"): b})
+    assert effects(of.effects) == shown
 
 
 @pytest.mark.parametrize(
@@ -324,7 +340,7 @@ def test_of_who_was_cut_off_no_size_of_a_lead_is_known(rule: str) -> None:
     """Of b one run did not arrive: a's share of b's rounds is 0.5 at most, and may be any less."""
     sides = " column = 'rounds@0.9', first = { method = 'a' }, than = { method = 'b' } }"
     of = found(rule + sides, {("a", "rounds@0.9"): "100 150", ("b", "rounds@0.9"): "200 300+"})
-    assert of.verdict == ClaimVerdict.UNDECIDED and of.effects[0].bound
+    assert of.verdict == ClaimVerdict.UNDECIDED and of.effects[0].bound == "at most"
 
 
 @pytest.mark.parametrize(

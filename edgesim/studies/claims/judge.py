@@ -49,12 +49,15 @@ class ClaimVerdict(StrEnum):
     REFUTED = "refuted"
 
 
+_AT_LEAST, _AT_MOST, _UNKNOWN = "at least", "at most", "not known, cut to"
+
+
 class ClaimEffect(NamedTuple):
     """One number or one pair of a claim, with its verdict.
 
     about: labels. value: mean, difference or ratio over the seeds with the labels `seeds`. low, high: its 95 %
-    interval, NaN if there is none. claimed: the published number, NaN if only an order was published. bound: some runs
-    ended before they reached the target, so the value is only a bound.
+    interval, NaN if there is none. claimed: the published number, NaN if only an order was published. bound: "" or, if
+    some runs ended before they reached the target, how the true value relates to this one.
     """
 
     about: str
@@ -63,7 +66,7 @@ class ClaimEffect(NamedTuple):
     low: float
     high: float
     claimed: float
-    bound: bool
+    bound: str
     verdict: ClaimVerdict
 
 
@@ -180,7 +183,8 @@ def _number(
     claimed = _claimed(rule, study, group, column)
     assert claimed is not None, "cells without a claimed number are left out"
     verdict = _by_rule(rule, mean, interval, claimed, reached)
-    return ClaimEffect(about, tuple(part[SEED]), mean, *interval, claimed, not reached, verdict)
+    bound = "" if reached else _AT_LEAST
+    return ClaimEffect(about, tuple(part[SEED]), mean, *interval, claimed, bound, verdict)
 
 
 def _by_rule(rule: NumberRule, value: float, interval: Interval, claimed: float, reached: bool = True) -> ClaimVerdict:
@@ -209,7 +213,7 @@ def _together(
     means = table.mean(axis=1).to_numpy(dtype=float)
     interval, mean, room = student_interval(means), float(means.mean()), float(rule.within or 0) * (1 + 1e-9)
     verdict = _inside(mean, interval, 1 - room, 1 + room)
-    return ClaimEffect("all together", tuple(table.index), mean, *interval, 1.0, False, verdict)
+    return ClaimEffect("all together", tuple(table.index), mean, *interval, 1.0, "", verdict)
 
 
 def _claimed(rule: NumberRule, study: Study, group: Mapping[str, str], column: str) -> float | None:
@@ -235,11 +239,13 @@ def _pair(
     if not seeds:
         return None
     found = compare(readings_of(one.loc[seeds]), readings_of(two.loc[seeds]))
-    bound = not math.isnan(found.restricted_to)
     if isinstance(rule, RatioRule):
-        value, interval = found.ratio, Interval(found.ratio_low, found.ratio_high)
+        value, interval, level = found.ratio, Interval(found.ratio_low, found.ratio_high), 1.0
     else:
-        value, interval = found.difference, Interval(found.t_low, found.t_high)
+        value, interval, level = found.difference, Interval(found.t_low, found.t_high), 0.0
+    bound = ""
+    if not math.isnan(found.restricted_to):  # the sides are further apart than where both were cut
+        bound = _AT_MOST if value < level else _AT_LEAST if value > level else _UNKNOWN
     if len(seeds) == 1 and not bound and not any(parse_column(column).is_learned for column in rule.columns):
         interval = Interval(value, value)  # as of numbers
     shared = [f"{axis}={label}" for axis, label in group.items() if other[axis] == label and axis not in rule.cell]
@@ -463,7 +469,7 @@ def _of_program(rule: NumberRule, told: Sequence[RecordedResult]) -> Judgement:
         claimed = next(number for number in (rule.value, rule.above, rule.below) if number is not None)
         about = ", ".join(filter(None, [each.cell, each.column if len(rule.columns) > 1 else ""]))
         verdict = _by_rule(rule, each.value, ends, claimed)
-        found.append(ClaimEffect(about, (each.seed,), each.value, *ends, claimed, False, verdict))
+        found.append(ClaimEffect(about, (each.seed,), each.value, *ends, claimed, "", verdict))
     return _judgement(found, len(found), learned=any(each.seed for each in told))
 
 

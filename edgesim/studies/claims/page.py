@@ -304,5 +304,5 @@ def _effect(effect: ClaimEffect) -> str:
         seeds = "1 run"
     elif len(effect.seeds) == 1:  # a range stands for seeds of which only the mean is known
         seeds = f"mean of seeds {effect.seeds[0]}" if "-" in effect.seeds[0] else "1 seed"
-    more = "more than " if effect.bound and not interval else ""
-    return f"{f'{effect.about}: ' if effect.about else ''}{more}{effect.value:.4g}{interval}{claimed} ({seeds})"
+    number = " ".join(filter(None, [effect.bound, f"{effect.value:.4g}{interval}"]))
+    return f"{f'{effect.about}: ' if effect.about else ''}{number}{claimed} ({seeds})"
