@@ -46,7 +46,8 @@ its kind. A dashed circle is a wireless cell and an arrow is mobility. A black e
 failures, and a wave for a frequency that can be lowered. At most five edge servers are drawn.
 
 The run time is what `edgesim run` takes on one core, its start included. "About" is what `edgesim estimate` says of
-runs that are too long to be measured. `python docs/gen/scenario_times.py` adds what is missing.
+runs of more than ten minutes. They may take less if they stop at an accuracy. `python docs/gen/scenario_times.py` adds
+what is missing.
 """
 _SENTENCE = re.compile(r".+?(?:\w\w|\d)[)%]?[.?](?= |$)")  # its end is neither an initial nor "i.i.d."
 _SIZE = (150, 90)

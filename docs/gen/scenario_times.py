@@ -20,7 +20,7 @@ from scenario_pages import FOLDER, TIMES, RunTime, files, times
 
 from edgesim.config.load import load_scenario
 
-HEAD = "# CPU seconds of `edgesim run SCENARIO` by one thread, from docs/gen/scenario_times.py\n"
+HEAD = "# CPU seconds of `edgesim run SCENARIO` by one thread, or their estimate: docs/gen/scenario_times.py\n"
 
 
 def run_time_of(path: Path, limit_s: float) -> RunTime | None:

@@ -1,7 +1,7 @@
 """DA-DPFL: DisPFL whose devices reuse models of the same round and, once training has settled, prune permanently.
 
 Source: DA-DPFL paper (decentralised personalised federated learning by dynamic aggregation and sparse-to-sparser
-training), algorithms 1 and 2, and its authors' published code.
+training), algorithms 1 to 3, and its authors' published code.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ class DADPFL(Method):
         """Ask every reachable device to wait, mix, train and move its mask, and in some rounds to prune."""
         t, most = view.round + 1, int(view.peers.degree.max())
         orders = peer_plan(view, key, Task(start="device"), self.cap(t, most), self.wait_select).orders
-        place = t + 1 if self._settings().alpha_at == "t" else t  # share_at() counts one less
-        config = sparse_peers.config_of(state["seed"], sparse_peers.share_at(self.alpha, place, self.end_round))
+        of_round = t if self._settings().alpha_at == "t - 1" else t + 1  # whose place on the cosine is one before it
+        config = sparse_peers.config_of(state["seed"], sparse_peers.share_at(self.alpha, of_round, self.end_round))
         if t in state["rounds"]:
             config["prune"] = 1.0
         kept = {device: state["kept"].get(device, state["first"]) for device in view.idle.tolist()}

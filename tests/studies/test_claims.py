@@ -320,6 +320,8 @@ def test_who_never_arrives_is_not_called_faster() -> None:
         ("300+", "100", "a against b: at least 200 (1 seed)"),
         ("100 110 90", "300+ 300+ 280", "a against b: at most -193.3 [-207.7, -179] (3 seeds)"),
         ("100", "280", "a against b: -180 (1 seed)"),
+        ("100 300+", "300+ 280", "a against b: not known, cut to -90 [-1488, 1308] (2 seeds)"),
+        ("320", "300+", "a against b: not known, cut to 0 (1 seed)"),
     ],
 )
 def test_a_difference_from_a_run_that_was_cut_off_is_a_bound(a: str, b: str, shown: str) -> None:
