@@ -232,6 +232,15 @@ def test_a_chosen_reading_is_named_with_the_others(here: Path) -> None:
     says = "reading 'the other way round': study.toml: no cell has speed=slov"
     assert says in call("study", "claims", "claims.toml").err
 
+    named = f'{old}readings = "ways"\n'
+    shared = CLAIMS.replace("[[claims]]", f"[readings]\n{readings.replace('readings =', 'ways =')}\n[[claims]]", 1)
+    (here / "claims.toml").write_text(shared.replace(old, named))
+    assert csv_rows()["faster"] == row
+    (here / "claims.toml").write_text(shared.replace(old, named.replace("ways", "way")))
+    refused = call("study", "claims", "claims.toml")
+    assert refused.code == 2
+    assert "claims.toml: claim 'faster': readings: [readings] has no 'way' (known: ways)" in refused.err
+
 
 def test_numbers_of_other_programs_are_judged(here: Path) -> None:
     """A crossing without an interval, and a correlation with one."""

@@ -217,11 +217,35 @@ class Claim(FixedKeys):
 
 
 class ClaimsFile(FixedKeys):
-    """The claims of a paper. `paper`: heading. `source`: authors, year and place of publication."""
+    """The claims of a paper. `paper`: heading. `source`: authors, year and place of publication.
+
+    `readings`: name -> readings that several claims share. A claim gives the name in place of its own list.
+    """
 
     paper: str
     source: str
+    readings: Mapping[str, tuple[PaperReading, ...]] = {}
     claims: Annotated[tuple[Claim, ...], MinLen(1)]
+
+    @validator(mode="before")
+    @classmethod
+    def _named_readings(cls, given: Any) -> Any:
+        """Put shared readings in the place of their names."""
+        if not isinstance(given, Mapping) or not isinstance(claims := given.get("claims"), list):
+            return given
+        shared = given.get("readings", {})
+        return {**given, "claims": [_with_readings(each, shared) for each in claims]}
+
+
+def _with_readings(claim: Any, shared: Any) -> Any:
+    """Return the table of a claim with a list of readings. Raises a refusal for a name that `shared` lacks."""
+    match claim, shared:
+        case {"id": name, "readings": str(wanted)}, Mapping():
+            if wanted not in shared:
+                known = ", ".join(shared) or "none"
+                raise refusal(f"claim {name!r}: readings: [readings] has no {wanted!r} (known: {known})")
+            return {**claim, "readings": shared[wanted]}
+    return claim
 
 
 def load_claims(path: Path, load: Callable[[Path], Study] = load_study) -> ClaimsFile:
