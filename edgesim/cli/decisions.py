@@ -323,8 +323,8 @@ def claims(
 ) -> None:
     """Judge claims of papers by finished runs, from reproduced to refuted, and write a page."""
     from edgesim.studies.claims.claim import read_results, written
-    from edgesim.studies.claims.judge import Court, verdicts
-    from edgesim.studies.claims.page import as_csv, page
+    from edgesim.studies.claims.judge import Court
+    from edgesim.studies.claims.page import as_csv, outcomes, page
 
     if record and results is None:
         raise ConfigError("--record: needs --results, the file to write")
@@ -351,7 +351,7 @@ def claims(
         print(text, end="")
         return
     write_text(out, text)
-    print_note(f"{out}: " + ", ".join(f"{count} {name}" for name, count in verdicts(chapters).items()))
+    print_note(f"{out}: " + ", ".join(f"{count} {name}" for name, count in outcomes(chapters).items()))
 
 
 def report(

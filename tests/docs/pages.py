@@ -36,6 +36,13 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _FOLDERS = ("scenarios", "golden", "analysis", "benchmarks", "docs")  # of the repository, that commands may name
 
 
+def claims_by_verdict() -> dict[str, int]:
+    """Return the number of claims by verdict, as the table of the page of claims has them."""
+    page = (ROOT / "docs" / "explanation" / "claims.md").read_text(encoding="utf-8")
+    counts = page.split("| verdict | claims |", 1)[1].split("\n\n", 1)[0]
+    return {name: int(count) for name, count in re.findall(r"^\| ([a-z ]+) \| (\d+) \|", counts, re.MULTILINE)}
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block of a page, with the comment before it and the title that names it as a file; "": none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, claims_by_verdict
 
 PAGES = ROOT / "docs" / "explanation"
 
@@ -36,12 +36,9 @@ def test_independent_checks() -> None:
 
 
 def test_claims() -> None:
-    total, rest = re.findall(r"^(\d+) claims: (.*)\.$", text_of("claims"), re.MULTILINE)[0]
-    names = ("reproduced", "within on the mean", "same order", "undecided", "refuted", "not run", "no test here")
-    of = dict.fromkeys(names, 0)
-    for count, name in re.findall(r"(\d+) ([a-z ]+)", rest):
-        of[next(word for word in of if name.startswith(word))] += int(count)
-    run, on_the_mean = int(total) - of["not run"] - of["no test here"], of["same order"] + of["within on the mean"]
+    of = claims_by_verdict()
+    total, on_the_mean = sum(of.values()), of["same order"] + of["within on the mean"]
+    run = total - of["not run"] - of["no test here"]
     assert (
         f"Of {total} claims of five papers, {run} were run: {of['reproduced']} are reproduced, "
         f"{on_the_mean} hold on the mean, {of['undecided']} are undecided and {of['refuted']} are refuted."

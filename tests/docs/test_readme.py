@@ -14,12 +14,11 @@ import pytest
 import edgesim
 from edgesim.config.plugins import places_of
 from tests.conftest import digits_scenario
-from tests.docs.pages import ROOT, Block, Reader, blocks_of
+from tests.docs.pages import ROOT, Block, Reader, blocks_of, claims_by_verdict
 from tests.sizes import full
 
 README = ROOT / "README.md"
 MOST_BYTES = 7000
-VERDICTS = ("reproduced", "within on the mean", "same order", "refuted")  # of docs/explanation/claims.md
 # Figures of the README and how the page that they come from has them.
 FIGURES = {
     "device_times": {
@@ -35,7 +34,6 @@ FIGURES = {
         "[0.5]": r"ratio to bare loop, 2 processes\.\s*\*\*W1\*\*[^*]*\| edgesim, 2 workers \| 0\.493 \(0\.505\)"
     },
     "independent_checks": {"within 1e-5": "within 1e-5"},
-    "claims": {},
 }
 
 
@@ -66,12 +64,10 @@ def test_its_figures_are_those_of_the_pages() -> None:
             assert re.search(there, pages[name]), (name, there)
     rivals = re.findall(r"^\| `\w+` \| rival \|", pages["independent_checks"], re.MULTILINE)
     assert f"{len(rivals)} methods have the weights of Flower or fluke" in said
-    of_all = re.search(r"^(\d+) claims: (.*)", pages["claims"], re.MULTILINE)
-    assert of_all is not None
-    verdicts = {word: sum(map(int, re.findall(rf"(\d+) {word}", of_all[2]))) for word in VERDICTS}
-    on_the_mean = verdicts["same order"] + verdicts["within on the mean"]
-    counts = f"{of_all[1]}, {verdicts['reproduced']} are reproduced, {on_the_mean} hold on the mean"
-    assert f"{counts}, {verdicts['refuted']} are refuted" in said
+    of = claims_by_verdict()
+    on_the_mean = of["same order"] + of["within on the mean"]
+    counts = f"{sum(of.values())}, {of['reproduced']} are reproduced, {on_the_mean} hold on the mean"
+    assert f"{counts}, {of['refuted']} are refuted" in said
     fewest = re.search(r"edgesim ships more than (\d+) methods", said)
     assert fewest is not None and 0 < len(places_of("method")) - int(fewest[1]) <= 10
 

@@ -112,7 +112,7 @@ def csv_rows(*words: str) -> dict[str, dict[str, str]]:
 def test_the_page_says_what_the_runs_say(here: Path) -> None:
     run()
     assert call("study", "claims", "claims.toml", "--out", "page.md") == (
-        Done(0, "", "page.md: 1 no test here, 1 not run, 2 refuted, 1 reproduced\n")
+        Done(0, "", "page.md: 1 reproduced, 2 refuted, 1 not run, 1 no test here\n")
     )
     found = rows((here / "page.md").read_text())
     assert found["twice"][2:4] == ["reproduced", "paper's"]
@@ -128,7 +128,10 @@ def test_the_page_says_what_the_runs_say(here: Path) -> None:
 def test_without_runs_nothing_is_judged(here: Path) -> None:
     done = call("study", "claims", "claims.toml")
     assert (done.code, done.err) == (0, "")
-    assert "5 claims: 1 no test here, 4 not run." in done.out
+    assert (
+        "The 5 claims of 1 paper, each" in done.out
+        and "| not run | 4 |  |  |  |\n| no test here | 1 |  |  |  |\n" in done.out
+    )
     assert {each[2] for each in rows(done.out).values()} == {"not run", "cannot be run here: there is no laboratory"}
 
 
@@ -223,7 +226,7 @@ def test_a_chosen_reading_is_named_with_the_others(here: Path) -> None:
     (here / "claims.toml").write_text(CLAIMS.replace(old, f"{old}{readings}\n"))
     row = csv_rows()["faster"]
     assert row["verdict"] == "refuted under reading 1 of 3"
-    told = "reading 1: as printed; the other way round: reproduced; two rounds: no record"
+    told = "reading 1: as printed; reading 2: the other way round: reproduced; reading 3: two rounds: not run"
     assert told in row["status"]
     (here / "claims.toml").write_text(CLAIMS.replace(old, f"{old}{readings.replace('fast = ', 'fats = ')}\n"))
     assert call("study", "claims", "claims.toml").code == 0  # a label that the rule does not have is no label

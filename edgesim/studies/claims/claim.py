@@ -231,21 +231,19 @@ class ClaimsFile(FixedKeys):
     @classmethod
     def _named_readings(cls, given: Any) -> Any:
         """Put shared readings in the place of their names."""
-        if not isinstance(given, Mapping) or not isinstance(claims := given.get("claims"), list):
+        if not isinstance(given, Mapping) or not isinstance(listed := given.get("claims"), list):
             return given
-        shared = given.get("readings", {})
-        return {**given, "claims": [_with_readings(each, shared) for each in claims]}
-
-
-def _with_readings(claim: Any, shared: Any) -> Any:
-    """Return the table of a claim with a list of readings. Raises a refusal for a name that `shared` lacks."""
-    match claim, shared:
-        case {"id": name, "readings": str(wanted)}, Mapping():
-            if wanted not in shared:
-                known = ", ".join(shared) or "none"
-                raise refusal(f"claim {name!r}: readings: [readings] has no {wanted!r} (known: {known})")
-            return {**claim, "readings": shared[wanted]}
-    return claim
+        claims = []
+        for claim in listed:
+            match claim, given.get("readings", {}):
+                case {"id": name, "readings": str(wanted)}, Mapping() as shared:
+                    if wanted not in shared:
+                        known = ", ".join(shared) or "none"
+                        raise refusal(f"claim {name!r}: readings: [readings] has no {wanted!r} (known: {known})")
+                    claims.append({**claim, "readings": shared[wanted]})
+                case _:
+                    claims.append(claim)
+        return {**given, "claims": claims}
 
 
 def load_claims(path: Path, load: Callable[[Path], Study] = load_study) -> ClaimsFile:

@@ -332,7 +332,7 @@ class Judged:
     `smaller`: the study is on a smaller scale than the paper. `made`: revisions and dates of the run folders used.
     `recorded`: the same of recorded results, whose run folders are gone. `hours`: estimated hours of the runs in one
     process of this host, None if unknown. `place`: the number of the chosen reading, from 1; 0 if the paper leaves one
-    reading. `others`: the other readings in words, with their judgements.
+    reading. `others`: the judgements of the other readings, in their order.
     """
 
     claim: Claim
@@ -343,7 +343,7 @@ class Judged:
     recorded: tuple[str, ...] = ()
     hours: float | None = None
     place: int = 0
-    others: tuple[tuple[str, Judgement], ...] = ()
+    others: tuple[Judgement, ...] = ()
 
 
 class Chapter(NamedTuple):
@@ -392,7 +392,7 @@ class Court:
             return judged
         place = next(place for place, each in enumerate(claim.readings, 1) if each.is_chosen)
         others = tuple(
-            (each.says, self._under_one(claim.under(each), folder, hours=False).found)
+            self._under_one(claim.under(each), folder, hours=False).found
             for each in claim.readings
             if not each.is_chosen
         )
@@ -478,21 +478,6 @@ def _of_program(rule: NumberRule, told: Sequence[RecordedResult]) -> Judgement:
         verdict = _by_rule(rule, each.value, ends, claimed)
         found.append(ClaimEffect(about, (each.seed,), each.value, *ends, claimed, "", verdict))
     return _judgement(found, len(found), learned=any(each.seed for each in told))
-
-
-def verdicts(chapters: Iterable[Chapter]) -> dict[str, int]:
-    """Return the number of claims by verdict, including claims without a verdict."""
-    counts = dict[str, int]()
-    for chapter in chapters:
-        for each in chapter.claims:
-            if each.found.verdict is not None:
-                name = f"{each.found.verdict}{' on a smaller scale' if each.smaller else ''}"
-                name += " under one reading" if each.place else ""
-                name += " by records" if each.recorded else ""
-            else:
-                name = "not run" if each.claim.study else "no test here"
-            counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items()))
 
 
 def _made(results: Iterable[RecordedResult]) -> tuple[str, ...]:

@@ -13,13 +13,15 @@ from os.path import normpath
 from pathlib import Path
 
 from edgesim.studies.claims.claim import NumberRule, OrderRule, RatioRule
-from edgesim.studies.claims.judge import Chapter, ClaimEffect, ClaimVerdict, Judged, verdicts
+from edgesim.studies.claims.judge import Chapter, ClaimEffect, ClaimVerdict, Judged
 
 _MOST_SHOWN = 4  # effects of a claim. Of more effects only the smallest and the largest are shown
 _HEADINGS = ("where", "claim", "verdict", "scale", "effect")
 _OPEN_HEADINGS = ("where", "claim", "status", "study")
 _COLUMNS = ("paper", "id", "where", "claim", "verdict", "scale", "status", "effect", "command", "what explains it")
-_NOT_RUN = "not run"
+_NOT_RUN, _NO_TEST = "not run", "no test here"
+_OUTCOMES = (*ClaimVerdict, _NOT_RUN, _NO_TEST)
+_SCALES = ("paper's", "one reading", "smaller")  # of the runs that claims are judged by
 _COLOURS: Mapping[str, tuple[str, str]] = {  # of a bar, and of the number on it
     ClaimVerdict.REPRODUCED: ("#0072b2", "#fff"),
     ClaimVerdict.WITHIN: ("#009e73", "#fff"),
@@ -31,10 +33,11 @@ _COLOURS: Mapping[str, tuple[str, str]] = {  # of a bar, and of the number on it
 HEAD = """# Claims
 
 {chart}
-{total}.
+The {total} claims of {papers}, each with the verdict of edgesim's runs:
 
-The claims of {papers} papers, each with the verdict of edgesim's runs. A command writes this page from run folders, and
-from a file of results for runs whose folders are gone. No verdict was written by hand:
+{counts}
+A command writes this page from run folders, and from a file of results for runs whose folders are gone. No verdict was
+written by hand:
 
 <!-- not run: it takes minutes, and runs that take days -->
 ```sh
@@ -57,9 +60,9 @@ counts or times something, and another seed would hardly change it. *Mean of see
 were not kept.
 
 *Under reading X of N*: the paper leaves N readings open, and this one was chosen after its result was known. The row
-lists the others. *So far (3 of 13)*: three of the claim's thirteen pairs or numbers were run. A *smaller* scale is a
-study with less data, fewer devices, rounds or seeds than the paper's, which says little. Hours of missing runs are for
-two processes of one host.
+has the verdicts of the others, and the table above counts it under *one reading*. *So far (3 of 13)*: three of the
+claim's thirteen pairs or numbers were run. A *smaller* scale is a study with less data, fewer devices, rounds or seeds
+than the paper's, which says little. Hours of missing runs are for two processes of one host.
 
 An *effect* is a mean over seeds, [its 95 % interval], the published number if there is one, and the number of seeds.
 Of many pairs or numbers the two ends are shown. The name of the study file and its size follow.{csv}
@@ -71,8 +74,6 @@ def page(chapters: Sequence[Chapter], command: str, csv_file: str = "") -> str:
 
     `command`: the command line that writes the page. `csv_file`: path from the page to its rows as CSV.
     """
-    counts = verdicts(chapters)
-    total = f"{sum(counts.values())} claims: " + ", ".join(f"{count} {name}" for name, count in counts.items())
     about_csv = (
         f"\n[The CSV file]({csv_file}) also has the whole command of each row and the revision of recorded results."
         if csv_file
@@ -80,14 +81,21 @@ def page(chapters: Sequence[Chapter], command: str, csv_file: str = "") -> str:
     )
     lines = textwrap.wrap(command, 72, break_long_words=False, break_on_hyphens=False)
     head = HEAD.format(
-        papers=len(chapters),
+        papers=f"{len(chapters)} paper{'s'[: len(chapters) != 1]}",
         command=" \\\n    ".join(lines),
         csv=about_csv,
         chart=_chart(chapters),
-        total=total,
+        total=outcomes(chapters).total(),
+        counts=_counts(chapters),
     )
     by_paper = sorted(chapters, key=lambda each: each.file.paper.casefold())
     return "\n".join([head, *(_section(each, csv_file) for each in by_paper)])
+
+
+def outcomes(chapters: Sequence[Chapter]) -> Counter[str]:
+    """Return the number of claims by verdict, from the most to the least favourable, and of those without one."""
+    found = Counter(_outcome(each) for chapter in chapters for each in chapter.claims)
+    return Counter({name: found[name] for name in _OUTCOMES if found[name]})
 
 
 def as_csv(chapters: Sequence[Chapter]) -> str:
@@ -136,6 +144,25 @@ def _section(chapter: Chapter, csv_file: str) -> str:
     return "\n".join(parts)
 
 
+def _counts(chapters: Sequence[Chapter]) -> str:
+    """Return a table of the number of claims by verdict and by the scale of their runs."""
+    by_scale = Counter(
+        (_outcome(each), _SCALES[1] if each.place else _scale(each)) for chapter in chapters for each in chapter.claims
+    )
+    rows = [
+        (name, str(count), *(str(by_scale[name, scale] or "") for scale in _SCALES))
+        for name, count in outcomes(chapters).items()
+    ]
+    return _table(("verdict", "claims", "paper's scale", "one reading", "smaller scale"), rows)
+
+
+def _outcome(judged: Judged) -> str:
+    """Return the verdict of a claim, or why it has none."""
+    if judged.found.verdict is None:
+        return _NOT_RUN if judged.claim.study else _NO_TEST
+    return str(judged.found.verdict)
+
+
 def _small(text: str) -> str:
     return f"<small>{text}</small>" if text else ""
 
@@ -150,9 +177,7 @@ def _chart(chapters: Sequence[Chapter]) -> str:
     """Return the number of claims by paper and verdict as a drawing, and its legend."""
     by_paper = sorted(chapters, key=lambda each: each.file.paper.casefold())
     rows = {
-        each.file.paper: Counter(
-            _NOT_RUN if one.found.verdict is None else str(one.found.verdict) for one in each.claims
-        )
+        each.file.paper: Counter(_NOT_RUN if one.found.verdict is None else _outcome(one) for one in each.claims)
         for each in by_paper
     }
     scale = 480 / max((counts.total() for counts in rows.values()), default=1)
@@ -201,7 +226,7 @@ def _scale(judged: Judged) -> str:
     """Return the scale of the runs that a claim was judged by."""
     if judged.found.verdict is None:
         return ""
-    return "smaller" if judged.smaller else "paper's"
+    return _SCALES[2] if judged.smaller else _SCALES[0]
 
 
 def _command(judged: Judged, chapter: Chapter) -> str:
@@ -246,19 +271,22 @@ def status(judged: Judged) -> str:
 
 
 def _details(judged: Judged) -> str:
-    """Return the tolerance of a verdict, the shares of pairs, and another column that it is by."""
+    """Return the tolerance of a verdict, the shares of pairs, another column that it is by, and a line per reading."""
     by = [f"by `{judged.test.column}`"] if judged.smaller and judged.test and judged.test.column else []
-    words = "; ".join(filter(None, [_tolerance(judged).strip(), *_shares(judged), *by, *_readings(judged)]))
-    return f"*{words}*" if words else ""
+    words = "; ".join(filter(None, [_tolerance(judged).strip(), *_shares(judged), *by]))
+    return "<br>".join([*([f"*{words}*"] if words else []), *_readings(judged)])
 
 
 def _readings(judged: Judged) -> Iterator[str]:
     """Yield the chosen reading, and each other one with its verdict."""
     if judged.place:
-        yield f"reading {judged.place}: {judged.claim.readings[judged.place - 1].says}"
-        for says, found in judged.others:
-            few = f", {found.few}" if found.few else ""
-            yield f"{says}: {found.verdict or 'no record'}{few}"
+        others = iter(judged.others)
+        for place, reading in enumerate(judged.claim.readings, 1):
+            says = f"reading {place}: {reading.says}"
+            if not reading.is_chosen:
+                found = next(others)
+                says += ": " + ", ".join(filter(None, [found.verdict or _NOT_RUN, found.few]))
+            yield says
 
 
 def _is_partly(judged: Judged) -> bool:
