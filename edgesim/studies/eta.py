@@ -35,26 +35,32 @@ class HostTimes:
     ) -> float | None:
         """Return the estimated seconds of cells in `workers` processes; None if no run has ended yet.
 
-        The estimate of a cell is the mean over cells that differ only in the seed, or else over all cells. Of cells
-        that are likely to train the same, only the first takes the time of a trained cell. `spent_s`: seconds that
-        cells have run for so far, by folder.
+        The estimate of a cell is the mean over cells that differ only in the seed, or else over all cells. Running
+        cells that have already taken longer than this mean are part of it. Of cells that are likely to train the same,
+        only the first takes the time of a trained cell. `spent_s`: seconds that cells have run for so far, by folder.
         """
         if not self._of:
             return None
-        usual_s = {False: self._mean_s(False), True: self._mean_s(True) or self._mean_s(False)}
-        each_s = []
+        answered_s = self._all_s(False) or [0.0]
+        usual_s = {False: answered_s, True: self._all_s(True) or answered_s}
+        of_cells: list[tuple[list[float], float]] = []  # times of such cells, and the seconds spent so far
         learned = set(self._learned)
         for cell in cells:
             trains = not cell.learning or cell.learning not in learned
             learned.add(cell.learning)
-            whole_s = float(np.mean(self._of.get((trains, str(cell.cell.group)), usual_s[trains])))
-            each_s.append(max(0.0, whole_s - (spent_s or {}).get(cell.folder, 0.0)))
+            so_far_s = (spent_s or {}).get(cell.folder, 0.0)
+            times_s = self._of.get((trains, str(cell.cell.group)))
+            if times_s is None:
+                times_s = usual_s[trains]
+                if so_far_s > np.mean(times_s):
+                    times_s.append(so_far_s)
+            of_cells.append((times_s, so_far_s))
+        each_s = [max(0.0, float(np.mean(times_s)) - so_far_s) for times_s, so_far_s in of_cells]
         return float(max([sum(each_s) / workers, *each_s]))
 
-    def _mean_s(self, trained: bool) -> float:
-        """Return the mean seconds over all runs that trained, or did not. 0 if none has ended."""
-        times = [host_s for (kind, _), of_group in self._of.items() if kind == trained for host_s in of_group]
-        return float(np.mean(times)) if times else 0.0
+    def _all_s(self, trained: bool) -> list[float]:
+        """Return the seconds of all runs that trained, or did not."""
+        return [host_s for (kind, _), of_group in self._of.items() if kind == trained for host_s in of_group]
 
 
 class StudyProgress:

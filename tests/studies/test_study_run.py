@@ -234,6 +234,9 @@ def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:
     assert times.left_s([fast, slow], 2) == 18.0  # not less than the longest
     assert times.left_s([fast, slow], 1, {slow.folder: 5.0}) == 3.0 + 13.0
     assert times.left_s([fast, slow], 1, {fast.folder: 9.0}) == 18.0  # it may end at any moment
+    newer = cell("newer", 1)
+    assert times.left_s([new, newer], 1, {new.folder: 7.0}) == 1.0 + 8.0
+    assert times.left_s([new, newer], 1, {new.folder: 16.0}) == 10.0  # the mean of 2, 4, 18 and 16
     trained = cell("one network", 1, 30.0, "a", jobs=9)
     assert HostTimes([trained]).left_s([cell("x", 1, learning="a"), cell("y", 1, learning="b")], 1) == 30.0
     answered = cell("other network", 1, 0.5, "a")
