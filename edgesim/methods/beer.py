@@ -6,7 +6,7 @@ Source: Zhao et al., "BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimiz
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -19,7 +19,7 @@ from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.core.limits import PositiveShare
-from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
 from edgesim.core.model_state import mapped, minus, model_in, plus
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
@@ -29,7 +29,7 @@ from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import finite
 from edgesim.learning.codec.encode import uplinked
 from edgesim.learning.train.context import Context
-from edgesim.methods.decentralised.base import mean_of_peers, own_model, peer_task, plan_at_once, written
+from edgesim.methods.decentralised.base import OwnModelMethod, own_model, peer_task, plan_at_once, written
 
 Numbers: TypeAlias = dict[str, Tensor]
 
@@ -40,7 +40,7 @@ _WHOLE = "whole"  # task whose message holds model and tracker instead of differ
 
 
 @dataclass(frozen=True, kw_only=True)
-class BEER(Method):
+class BEER(OwnModelMethod):
     """For peers that stay reachable: they track the average gradient and send compressed changes of model and gradient.
 
     V <- V + gamma sum_j W_ij (G_j - G_i) + new gradient - old gradient;  G <- G + C(V - G)
@@ -111,12 +111,6 @@ class BEER(Method):
 
         phase = LocalPhase(adjust_gradients=remembered)
         return LocalRule((phase,), on_start=partial(_mixed, gamma=self.gamma), on_finish=_stepped)
-
-    def aggregate(
-        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
-    ) -> Aggregate:
-        """Return the plain mean of the devices' models."""
-        return mean_of_peers(state, global_model, updates, server)
 
 
 # --- a device's job ---------------------------------------------------------------------------------------------

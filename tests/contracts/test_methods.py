@@ -47,6 +47,8 @@ TAUGHT = {"augfl", "feddf"}
 SAYING = {"comet", "dsfl", "fedmd"}
 # Methods whose models are sparse: a whole one can neither arrive nor stay; their own tests do this with sparse ones.
 SPARSE = {"feddst", "feddip", "one_shot_pruning"}
+# Methods whose devices change their masks after they have sent their models.
+REGROWING = {"dadpfl", "dispfl"}
 # Methods whose global model has more than one network's weights: models of some devices, a generator that is trained
 # beside it, or what the server's own network says; their own tests do this for each of them.
 CLUSTERED = {"ifca", "fedfomo", "fedgen", "fedgkt"}
@@ -271,6 +273,20 @@ def test_training_moves_the_model_and_stays_finite(name, model):
             assert len(last["base"]) == sum("lora_B" in n for n in stayed) > 0
             stayed = {n for n in stayed if ".lora_" not in n}
         assert stayed <= WITHOUT_EFFECT.get(model, set()) | (tensors.keys() - shared)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if needs_of(name).peers])
+def test_peers_use_their_own_models(name):
+    """None is at the first model after two rounds of equal devices. The run reports the mean of those that are sent."""
+    simulation = prepare(mixed_scenario(method=name, fleet=[{"count": 6, "cpu": {"flops_per_s": "50 MFLOP/s"}}]))
+    first, method = simulation.learner.weights(), simulation.learner.method
+    simulation.run()
+    kept = simulation.learner.memory
+    used = [method.personal_model(first, kept.get(device)) for device in simulation.parts.setting.ids.tolist()]
+    assert fingerprint(first) not in map(fingerprint, used)
+    if name not in REGROWING:
+        for n, reported in simulation.learner.weights()["params"].items():
+            torch.testing.assert_close(torch.stack([model["params"][n] for model in used]).mean(dim=0), reported)
 
 
 def test_one_full_width_is_fedavg():
