@@ -13,7 +13,7 @@ from os.path import normpath
 from pathlib import Path
 
 from edgesim.studies.claims.claim import NumberRule, OrderRule, RatioRule
-from edgesim.studies.claims.judge import Chapter, ClaimEffect, ClaimVerdict, Judged
+from edgesim.studies.claims.judge import Chapter, ClaimEffect, ClaimVerdict, Judged, Judgement
 
 _MOST_SHOWN = 4  # effects of a claim. Of more effects only the smallest and the largest are shown
 _HEADINGS = ("where", "claim", "verdict", "scale", "effect")
@@ -217,9 +217,8 @@ def _verdict(judged: Judged) -> str:
         return _NOT_RUN
     found = judged.found
     under = f" under reading {judged.place} of {len(judged.claim.readings)}" if judged.place else ""
-    so_far = f" so far ({len(found.effects)} of {found.of})" if _is_partly(judged) else ""
     none = "" if found.as_claimed or found.of == 1 else f"none of {len(found.effects)} agrees"
-    return ", ".join(filter(None, [f"{found.verdict}{under}{so_far}", none, found.few]))
+    return ", ".join(filter(None, [f"{found.verdict}{under}{_so_far(found)}", none, found.few]))
 
 
 def _scale(judged: Judged) -> str:
@@ -285,12 +284,14 @@ def _readings(judged: Judged) -> Iterator[str]:
             says = f"reading {place}: {reading.says}"
             if not reading.is_chosen:
                 found = next(others)
-                says += ": " + ", ".join(filter(None, [found.verdict or _NOT_RUN, found.few]))
+                says += ": " + ", ".join(filter(None, [f"{found.verdict or _NOT_RUN}{_so_far(found)}", found.few]))
             yield says
 
 
-def _is_partly(judged: Judged) -> bool:
-    return len(judged.found.effects) < judged.found.of
+def _so_far(found: Judgement) -> str:
+    """Return how many pairs or numbers were run, if some were not."""
+    partly = found.verdict is not None and len(found.effects) < found.of
+    return f" so far ({len(found.effects)} of {found.of})" if partly else ""
 
 
 def _tolerance(judged: Judged) -> str:
