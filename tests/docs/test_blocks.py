@@ -22,7 +22,7 @@ LEFT_OUT = {
     "docs/explanation/open_questions.md": 3,
     "docs/explanation/performance.md": 1,
     "docs/explanation/protocols.md": 2,
-    "docs/explanation/reproductions.md": 23,
+    "docs/explanation/reproductions.md": 24,
     "docs/explanation/simulators.md": 1,
     "docs/explanation/statistics.md": 1,
     "docs/howto/calibrate.md": 4,
