@@ -30,7 +30,7 @@ from edgesim.studies.claims.claim import (
 )
 from edgesim.studies.column import parse_column
 from edgesim.studies.runs import Planned, plan
-from edgesim.studies.statistics import Interval, Readings, compare, student_interval
+from edgesim.studies.statistics import Interval, compare, student_interval
 from edgesim.studies.study import SEED, Study, StudyCell, as_label, load_study
 from edgesim.studies.values import axes_of, readings_of, values_of
 
@@ -244,7 +244,10 @@ def _pair(
         value, interval = found.ratio, Interval(found.ratio_low, found.ratio_high)
     else:
         value, interval = found.difference, Interval(found.t_low, found.t_high)
-    bound = "" if math.isnan(found.restricted_to) else _bound(*sides, found.restricted_to, bool(rule.gap_to))
+    bound = ""
+    if not math.isnan(found.restricted_to):  # beyond it one side, or both, were cut
+        cut = [bool((~side.observed | (side.values > found.restricted_to)).any()) for side in sides]
+        bound = _UNKNOWN if rule.gap_to or all(cut) else _AT_LEAST if cut[0] else _AT_MOST
     if len(seeds) == 1 and not bound and not any(parse_column(column).is_learned for column in rule.columns):
         interval = Interval(value, value)  # as of numbers
     shared = [f"{axis}={label}" for axis, label in group.items() if other[axis] == label and axis not in rule.cell]
@@ -263,14 +266,6 @@ def _pair(
         room = abs(claimed) * rule.within if isinstance(rule, RatioRule) else rule.within
         verdict = _inside(value, interval, claimed - room, claimed + room)
     return ClaimEffect(about, tuple(seeds), value, *interval, claimed, bound, verdict)
-
-
-def _bound(one: Readings, two: Readings, limit: float, gaps: bool) -> str:
-    """Return how `one` less or over `two` relates to the same of values cut at `limit`. `gaps`: they are distances."""
-    cut = tuple(bool((~side.observed | (side.values > limit)).any()) for side in (one, two))
-    if gaps or cut == (True, True):
-        return _UNKNOWN
-    return _AT_LEAST if cut[0] else _AT_MOST
 
 
 def _compared(rule: PairRule, values: pd.DataFrame, side: Mapping[str, str], column: str) -> pd.DataFrame:

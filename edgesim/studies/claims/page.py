@@ -21,14 +21,15 @@ _OPEN_HEADINGS = ("where", "claim", "status", "study")
 _COLUMNS = ("paper", "id", "where", "claim", "verdict", "scale", "status", "effect", "command", "what explains it")
 _NOT_RUN, _NO_TEST = "not run", "no test here"
 _OUTCOMES = (*ClaimVerdict, _NOT_RUN, _NO_TEST)
-_SCALES = ("paper's", "one reading", "smaller")  # of the runs that claims are judged by
+_WITHOUT_RUNS = "without runs"  # both of these
+_PAPERS, _ONE_READING, _SMALLER = "paper's", "one reading", "smaller"  # scales of the runs that claims are judged by
 _COLOURS: Mapping[str, tuple[str, str]] = {  # of a bar, and of the number on it
     ClaimVerdict.REPRODUCED: ("#0072b2", "#fff"),
     ClaimVerdict.WITHIN: ("#009e73", "#fff"),
     ClaimVerdict.ORDER: ("#56b4e9", "#000"),
     ClaimVerdict.UNDECIDED: ("#c9c9c9", "#000"),
     ClaimVerdict.REFUTED: ("#e69f00", "#000"),
-    _NOT_RUN: ("none", "currentColor"),
+    _WITHOUT_RUNS: ("none", "currentColor"),
 }
 HEAD = """# Claims
 
@@ -138,7 +139,7 @@ def _section(chapter: Chapter, csv_file: str) -> str:
             f'<div class="filtered" markdown data-select="3,4"{link}>\n\n{_table(_HEADINGS, judged)}\n</div>\n'
         )
     if others:
-        summary = f"{len(others)} claim{'s'[: len(others) != 1]} without runs"
+        summary = f"{len(others)} claim{'s'[: len(others) != 1]} {_WITHOUT_RUNS}"
         table = _table(_OPEN_HEADINGS, others)
         parts.append(f"<details markdown>\n<summary>{summary}</summary>\n\n{table}\n</details>\n")
     return "\n".join(parts)
@@ -147,10 +148,12 @@ def _section(chapter: Chapter, csv_file: str) -> str:
 def _counts(chapters: Sequence[Chapter]) -> str:
     """Return a table of the number of claims by verdict and by the scale of their runs."""
     by_scale = Counter(
-        (_outcome(each), _SCALES[1] if each.place else _scale(each)) for chapter in chapters for each in chapter.claims
+        (_outcome(each), _ONE_READING if each.place else _scale(each))
+        for chapter in chapters
+        for each in chapter.claims
     )
     rows = [
-        (name, str(count), *(str(by_scale[name, scale] or "") for scale in _SCALES))
+        (name, str(count), *(str(by_scale[name, scale] or "") for scale in (_PAPERS, _ONE_READING, _SMALLER)))
         for name, count in outcomes(chapters).items()
     ]
     return _table(("verdict", "claims", "paper's scale", "one reading", "smaller scale"), rows)
@@ -177,8 +180,7 @@ def _chart(chapters: Sequence[Chapter]) -> str:
     """Return the number of claims by paper and verdict as a drawing, and its legend."""
     by_paper = sorted(chapters, key=lambda each: each.file.paper.casefold())
     rows = {
-        each.file.paper: Counter(_NOT_RUN if one.found.verdict is None else _outcome(one) for one in each.claims)
-        for each in by_paper
+        each.file.paper: Counter(str(one.found.verdict or _WITHOUT_RUNS) for one in each.claims) for each in by_paper
     }
     scale = 480 / max((counts.total() for counts in rows.values()), default=1)
     height = 30 * len(rows) + 34
@@ -225,7 +227,7 @@ def _scale(judged: Judged) -> str:
     """Return the scale of the runs that a claim was judged by."""
     if judged.found.verdict is None:
         return ""
-    return _SCALES[2] if judged.smaller else _SCALES[0]
+    return _SMALLER if judged.smaller else _PAPERS
 
 
 def _command(judged: Judged, chapter: Chapter) -> str:
@@ -289,7 +291,7 @@ def _readings(judged: Judged) -> Iterator[str]:
 
 
 def _so_far(found: Judgement) -> str:
-    """Return how many pairs or numbers were run, if some were not."""
+    """Return the counts of pairs or numbers that were run and that the claim has, if some were not run."""
     partly = found.verdict is not None and len(found.effects) < found.of
     return f" so far ({len(found.effects)} of {found.of})" if partly else ""
 
