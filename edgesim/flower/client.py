@@ -212,13 +212,22 @@ class _TimeLimit:
         if self._seconds == inf or threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGALRM, self._ring)
+        before, unraisable = signal.signal(signal.SIGALRM, self._ring), sys.unraisablehook
+
+        def lost(told: Any) -> None:
+            if not isinstance(told.exc_value, CallTimeout):
+                unraisable(told)
+            elif self._rings < _CAUGHT:
+                signal.setitimer(signal.ITIMER_REAL, _FASTER_S, _AGAIN_S)
+
+        sys.unraisablehook = lost  # a signal in a destructor or a callback of a reference interrupts that alone
         signal.setitimer(signal.ITIMER_REAL, self._seconds, _AGAIN_S)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, before)
+            sys.unraisablehook = unraisable
 
     def _ring(self, _number: int, frame: Any) -> None:
         self._rings += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import sys
 import warnings
 
 import numpy as np
@@ -148,6 +149,26 @@ def test_a_call_ends_at_its_limit(tmp_path):
     code = device_part(tmp_path, body, call_timeout=0.1)
     called = code.call(call_of(code), b"", 0)
     assert called.failure.startswith("CallTimeout: the call took longer than 0.1 s of this host (app.call_timeout)")
+
+
+@pytest.mark.parametrize("made", [
+    "part = type('Part', (), {'__del__': forever})()",
+    "part = type('Part', (), {})(); reference = weakref.ref(part, forever)",
+])  # fmt: skip
+def test_a_call_ends_whose_cleanup_is_interrupted(tmp_path, made, monkeypatch):
+    """Python drops an exception of a destructor or of a reference's callback, so a second signal ends the call."""
+    code = device_part(tmp_path, f"""
+import weakref
+def forever(self):
+    while True: pass
+{made}
+del part
+while True: pass
+""", call_timeout=0.1)  # fmt: skip
+    dropped = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: dropped.append(told.exc_type))
+    assert code.call(call_of(code), b"", 0).failure.startswith("CallTimeout")
+    assert dropped == []
 
 
 @pytest.mark.parametrize("end", spread(["pass", "return reply(message)", "raise ValueError('late')"], 1))
