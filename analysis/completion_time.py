@@ -20,11 +20,13 @@ SHOWN = [CONFIGURATION, "target", "cost", "runs", "reached", "median", "km_low",
 
 
 def still_short(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the Kaplan-Meier curve of runs, columns value and observed: seconds, and the share short of the target.
+    """Return the Kaplan-Meier curve of runs, columns value, observed and never: seconds, and the share short of it.
 
-    A run that ended before the target is censored: it counts as long as it went on.
+    A run that ended before the target is censored: it counts as long as it went on, or to the end if it would never
+    have reached the target.
     """
-    curve = ecdf(CensoredData(runs["value"][runs["observed"]], right=runs["value"][~runs["observed"]])).sf
+    until = runs["value"].mask(runs["never"], runs["value"].max())
+    curve = ecdf(CensoredData(until[runs["observed"]], right=until[~runs["observed"]])).sf
     return pd.DataFrame({"seconds": np.append(0.0, curve.quantiles), "share": np.append(1.0, curve.probabilities)})
 
 
@@ -50,7 +52,8 @@ def main(runs: list[Path], out: Path = Path("completion_time")) -> None:
     with figure(0.4 + 3.2 * len(targets), 3.0) as drawn:
         for axis, target in zip(np.ravel(drawn.subplots(1, len(targets), sharey=True)), targets, strict=True):
             known = values[values["column"] == f"sim_time_s@{target}"].dropna(subset="value")
-            curves = known.groupby(CONFIGURATION, sort=False)[["value", "observed"]].apply(still_short).reset_index()
+            by_configuration = known.groupby(CONFIGURATION, sort=False)[["value", "observed", "never"]]
+            curves = by_configuration.apply(still_short).reset_index()
             seaborn.lineplot(
                 curves, x="seconds", y="share", hue=CONFIGURATION, style=CONFIGURATION, palette=PALETTE,
                 drawstyle="steps-post", estimator=None, ax=axis,

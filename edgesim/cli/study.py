@@ -36,7 +36,7 @@ from edgesim.cli.printing import (
     warn,
 )
 from edgesim.core.errors import ConfigError, EdgesimError
-from edgesim.reports.format import text, texts
+from edgesim.reports.format import lost_runs, text, texts
 
 if TYPE_CHECKING:
     from edgesim.execution.processes import Pool
@@ -114,7 +114,7 @@ class CellsOfStudy(StudyFolder):
         return study, cells, once([each.planned.warnings for each in cells])
 
     def made(self) -> MadeRuns:
-        """Return the existing runs, and report missing, outdated and diverged runs on stderr.
+        """Return the existing runs, and report missing, outdated and lost runs on stderr.
 
         Raises EdgesimError if there are no runs.
         """
@@ -134,9 +134,8 @@ class CellsOfStudy(StudyFolder):
             print_note("some runs were made by other code; edgesim study run repeats them")
         for learned, charged in dict.fromkeys((run.learned_by, run.charged_as) for _, run in kept if run.charged_as):
             print_note(f"learned by {learned}, charged as {charged}")
-        astray = [each.cell.name for each, run in kept if run.manifest.get("diverged")]
-        if astray:
-            print_note(f"{len(astray)} of {len(kept)} runs diverged: {'; '.join(astray)}")
+        for line in lost_runs({each.cell.name: run.manifest for each, run in kept}):
+            print_note(line)
         return found
 
 

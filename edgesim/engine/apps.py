@@ -266,7 +266,7 @@ class _AppRun(AppClock):
             self._sleeps += 1
             change_s = session.presence.wait_s(session.now_s) if self._sleeps % _MOST_SLEEPS == 0 else 0.0
             if change_s == inf or self._sleeps == _MOST_SLEEPS_AT_ALL:
-                self._rounds.end(f"the app slept {self._sleeps} times in a row without asking a device")
+                self._rounds.give_up(f"the app slept {self._sleeps} times in a row without asking a device")
         while not self._rounds.stopped:
             self._dispatch()
             if request.numbers is None:
@@ -282,7 +282,7 @@ class _AppRun(AppClock):
             if next_s < inf:
                 events.append(session.env.timeout(max(0.0, next_s - session.now_s)))
             if not events:
-                self._rounds.end(NOBODY_LEFT)
+                self._rounds.give_up(NOBODY_LEFT)
                 return
             yield simpy.AnyOf(session.env, events)
 

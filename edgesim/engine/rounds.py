@@ -87,6 +87,7 @@ class Rounds:
             None  # by the devices until then; None: nothing has gone on since
         )
         self.stop_reason: str | None = None
+        self.gave_up = False
         self._closed: deque[_Closed] = deque()  # and not settled
         self._spent = spent
         # what devices have spent is remembered for each outstanding round: a hundred bytes a device
@@ -194,6 +195,11 @@ class Rounds:
             self.stop_reason = reason
             self._merges.stop()
             self.ended.succeed(reason)
+
+    def give_up(self, reason: str) -> None:
+        """End the run as nothing more can happen, so that it will never reach a target that it has missed."""
+        self.gave_up = self.gave_up or not self.stopped
+        self.end(reason)
 
     def look_at(self, milestone: Milestone, now: simpy.Event) -> None:
         """End the run if no evaluation was as good as a milestone asks by `now`; answers are waited for."""

@@ -17,9 +17,9 @@ MOST_FILLS = 1_000  # times the jobs of all places or of the buffer, that took t
 class Watchdog:
     """Counts fruitless steps of a session, and ends it with a reason once they cannot lead anywhere."""
 
-    def __init__(self, end: Callable[[str], None]) -> None:
-        """`end`: called with the reason; see `Rounds.end`."""
-        self._end = end
+    def __init__(self, give_up: Callable[[str], None]) -> None:
+        """`give_up`: called with the reason; see `Rounds.give_up`."""
+        self._give_up = give_up
         self._looks = 0  # in a row without finding a device
         self._failed_rounds = FailedRounds()
         self._tries = 0  # in a row, at one instant, at which all devices that are there failed
@@ -28,13 +28,13 @@ class Watchdog:
     def check_memory(self, nobody_fits: bool) -> None:
         """End the run if no device has the memory for what was asked."""
         if nobody_fits:
-            self._end(NOBODY_FITS)
+            self._give_up(NOBODY_FITS)
 
     def look(self, found: bool) -> None:
         """Count a look for devices that can be asked or are at work; end the run after too many without any."""
         self._looks = 0 if found else self._looks + 1
         if self._looks >= MOST_LOOKS:
-            self._end(f"no device was reachable and on at any of {self._looks} looks in a row")
+            self._give_up(f"no device was reachable and on at any of {self._looks} looks in a row")
 
     def nobody_comes(self, failing: bool = False) -> None:
         """Take note that no device can be asked now and none will come.
@@ -42,9 +42,11 @@ class Watchdog:
         `failing`: some are there, and failed at the instant of being asked: they may be asked again, a number of times.
         """
         if not failing:
-            self._end(NOBODY_LEFT)
+            self._give_up(NOBODY_LEFT)
         elif self._tries >= MOST_TRIES:
-            self._end(f"{MOST_TRIES} times in a row all devices that are there failed at the instant of being asked")
+            self._give_up(
+                f"{MOST_TRIES} times in a row all devices that are there failed at the instant of being asked"
+            )
         else:
             self._tries += 1
 
@@ -60,7 +62,7 @@ class Watchdog:
         failed = self._failed_rounds
         failed.count(now_s, used)
         if failed.rounds >= MOST_ROUNDS:
-            self._end(failed.reason)
+            self._give_up(failed.reason)
         return failed.at_once > 0
 
     def take_job(self, took_time: bool, places: int, full: bool) -> None:
@@ -70,7 +72,7 @@ class Watchdog:
         """
         self._jobs += took_time
         if not full and self._jobs >= MOST_FILLS * places:
-            self._end(f"{self._jobs} jobs in a row did not fill the buffer")
+            self._give_up(f"{self._jobs} jobs in a row did not fill the buffer")
 
     def buffer_emptied(self) -> None:
         """Start to count jobs anew, as the buffer was aggregated."""

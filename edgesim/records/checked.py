@@ -56,6 +56,7 @@ class _Session(_Open):
     scenario: _Scenario | None = None
     rounds: int = 0
     stop_reason: str | None = None
+    gave_up: bool = False  # older runs do not say
     forward_macs: _Number | None = None
     goal: str = "accuracy"
     metrics: dict[str, Literal["lower", "higher"]] = Field(default_factory=dict)  # older runs have none

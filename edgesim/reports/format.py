@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,6 +138,13 @@ def divergence(found: Mapping[str, Any]) -> str:
     if found["loss"] is not None:
         left_out = f"the test loss was {float(found['loss']):.3g}" + (f", {left_out}" if found["left_out"] else "")
     return f"diverged in round {found['round'] + 1}: {left_out}"
+
+
+def lost_runs(manifests: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield which of several runs, by name, diverged or gave up: "1 of 2 runs gave up: seed=2"."""
+    for key, words in (("diverged", "diverged"), ("gave_up", "gave up")):
+        if those := [name for name, manifest in manifests.items() if manifest.get(key)]:
+            yield f"{len(those)} of {len(manifests)} runs {words}: {'; '.join(those)}"
 
 
 Rows = Sequence[Sequence[str]]

@@ -159,6 +159,7 @@ class Recording:
             several = {
                 "sessions": of_each,
                 "stop_reason": stop_reason or "; ".join(f"{name}: {reason}" for name, reason in reasons.items()),
+                "gave_up": any(told["gave_up"] for told in of_each.values()),
                 "rounds": sum(told["rounds"] for told in of_each.values()),
                 "known": {
                     **{name: sum(known[name] for known in all_known) for name in ("answers", "computed", "jobs")},
@@ -203,6 +204,7 @@ def _entries_of(training: RunningTraining) -> dict[str, Any]:
         "charged_as": scenario.cost.value.charged_as,
         "model": None if scenario.app else training.parts.setting.cost_profile.sizes._asdict(),
         "stop_reason": rounds.stop_reason,
+        "gave_up": rounds.gave_up,
         "rounds": rounds.settled,
         "diverged": rounds.divergence.found,
         "forward_macs": training.session.trained.forward_macs,

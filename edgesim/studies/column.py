@@ -54,11 +54,13 @@ class Reading(NamedTuple):
     """A number of a run.
 
     If `observed` is False, the run did not reach its target, and `value` is the amount spent at its end: a lower bound.
-    If the value is also NaN, the run has no such number and no bound.
+    `never`: it ended as nothing more could happen, so that no amount would do. If the value is NaN, the run has no such
+    number and no bound.
     """
 
     value: float
     observed: bool
+    never: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,9 +142,10 @@ class Column:
         """Return the number of a run, or its lower bound."""
         run = self._seen(run)
         value = self.of(run)
-        if value is None and self.accumulates and not curve(run).empty:
+        never = bool(run.manifest.get("gave_up"))  # older runs do not say
+        if value is None and self.accumulates and (never or not curve(run).empty):
             bound = Column(self.quantity).of(run)
-            return Reading(math.nan if bound is None else bound, False)
+            return Reading(math.nan, False) if bound is None else Reading(bound, False, never)
         return Reading(math.nan if value is None else value, value is not None)
 
     def of(self, run: Run) -> float | None:

@@ -15,6 +15,7 @@ from edgesim.config.plugins import is_outside
 from edgesim.core.errors import ConfigError
 from edgesim.reports import figure_numbers
 from edgesim.reports.critical_path import explain
+from edgesim.reports.format import lost_runs
 from edgesim.reports.groups import AnyRun, groups, mark
 from edgesim.reports.html.content import (
     CatalogueEntry,
@@ -218,9 +219,7 @@ def _notes(labels: Mapping[Run, str]) -> Iterator[str]:
     unfinished = [f"{run.name} ({run.status})" for run in labels if not run.finished]
     if unfinished:
         yield f"{len(unfinished)} of {len(labels)} runs did not finish: {', '.join(unfinished)}."
-    astray = [run.name for run in labels if run.manifest.get("diverged")]
-    if astray:
-        yield f"{len(astray)} of {len(labels)} runs diverged: {', '.join(astray)}."
+    yield from (f"{line}." for line in lost_runs({run.name: run.manifest for run in labels}))
     for line in once([run.manifest.get("warnings", ()) for run in labels]):
         yield f"{line}."  # begins with a key
 

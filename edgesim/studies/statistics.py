@@ -109,7 +109,10 @@ def share_at_least(count: int, of: int, confidence: float) -> float:
 
 
 class Readings(NamedTuple):
-    """Values of one configuration by pair, shape (n,). If `observed` is False, the value is a lower bound."""
+    """Values of one configuration by pair, shape (n,).
+
+    If `observed` is False, the value is a lower bound, or inf for a run that would never reach the target.
+    """
 
     values: np.ndarray
     observed: np.ndarray
@@ -153,11 +156,12 @@ def compare(one: Readings, baseline: Readings, higher_is_better: bool = False, b
         gains = np.where(one.observed | baseline.observed, mine - theirs, 0.0) * (1 if higher_is_better else -1)
     wins, losses, pairs = int((gains > 0).sum()), int((gains < 0).sum()), len(gains)
     ties = pairs - wins - losses
-    if not pairs:
-        nothing = (math.nan,) * 11
-        return Comparison(0, 0, 0, 0, *nothing)
     values = np.concatenate([one.values, baseline.values])
     bound = min(bound, least_bound(values, np.concatenate([one.observed, baseline.observed])))
+    if not pairs:
+        return Comparison(0, 0, 0, 0, *(math.nan,) * 11)
+    if math.isinf(min(bound, values.max())):  # no run of either side would ever reach the target
+        return Comparison(0, 0, pairs, 0, *(math.nan,) * 9, p_better=0.5, p_value=1.0)
     cut = np.minimum(one.values, bound), np.minimum(baseline.values, bound)
     difference, student = bootstrap_interval([cut[0] - cut[1]]), student_interval(cut[0] - cut[1])
     ratio = bootstrap_interval(cut, ratio_of_means)
@@ -233,16 +237,17 @@ class MedianEstimate(NamedTuple):
 def median(values: np.ndarray, observed: np.ndarray) -> MedianEstimate:
     """Return the Kaplan-Meier median of the amounts that runs needed to reach a target, shape (n,).
 
-    If `observed` is False, the value is censored: the run had spent it without reaching the target. The median is the
-    least number that at most half of all runs exceed. Its interval has all numbers that are a median by the 95 % band
-    (log-minus-log) of the share of runs that exceed them. Where the band is not defined, for example after the last
-    observed value, the interval has no end.
+    If `observed` is False, the value is censored: the run had spent it without reaching the target. It is inf for a run
+    that would never reach it. The median is the least number that at most half of all runs exceed. Its interval has all
+    numbers that are a median by the 95 % band (log-minus-log) of the share of runs that exceed them. Where the band is
+    not defined, for example after the last observed value, the interval has no end.
     Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations" (JASA 53(282), 1958); Brookmeyer
     and Crowley, "A confidence interval for the median survival time" (Biometrics 38(1), 1982); as scipy.stats.ecdf.
     """
     if not observed.any():  # the band starts at the first observed value
         return MedianEstimate(math.inf, math.nan, math.inf)
-    exceeding = stats.ecdf(stats.CensoredData.right_censored(values, ~observed)).sf
+    until_last = np.minimum(values, values[observed].max())  # a run that never arrives outlasts all that do
+    exceeding = stats.ecdf(stats.CensoredData.right_censored(until_last, ~observed)).sf
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # where the band is not defined
         band = exceeding.confidence_interval(CONFIDENCE, method="log-log")
@@ -256,9 +261,15 @@ def median(values: np.ndarray, observed: np.ndarray) -> MedianEstimate:
 
 
 def least_bound(values: np.ndarray, observed: np.ndarray) -> float:
-    """Return the smallest censored value of runs, shape (n,): all values are known up to it. inf: none is censored."""
-    bounds = values[~observed & ~np.isnan(values)]
-    return float(bounds.min()) if len(bounds) else math.inf
+    """Return the number up to which all values of runs are known, shape (n,): the smallest censored one.
+
+    If none is censored but some runs would never reach the target (inf), it is the largest value of the others. inf:
+    all reached it, or none ever would.
+    """
+    censored, arrived = values[~observed & np.isfinite(values)], values[observed]
+    if len(censored):
+        return float(censored.min())
+    return float(arrived.max()) if np.isinf(values).any() and len(arrived) else math.inf
 
 
 class RestrictedMean(NamedTuple):

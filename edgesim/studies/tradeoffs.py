@@ -21,7 +21,7 @@ from edgesim.records.run import RecordedRun
 from edgesim.studies.column import directions, parse_column
 from edgesim.studies.statistics import bootstrap_interval, share_at_least, told_interval
 from edgesim.studies.study import SEED
-from edgesim.studies.values import against, axes_of, bounds_of, check_labels, parts_of, summarised
+from edgesim.studies.values import against, axes_of, bounds_of, check_labels, parts_of, readings_of, summarised
 
 # --- typical numbers, and the cheapest configuration that reaches a target by a deadline -----------------------------
 
@@ -77,14 +77,15 @@ def cheapest(
     minimise. A configuration qualifies if at least `share` of its runs over seeds stay within, with this confidence:
     the exact one-sided lower bound of the share is at least `share`. The confidence holds for each configuration
     separately. A run that stopped before `within` without reaching the target counts as late.
-    Columns: the axes; runs; in_time; stopped, the number of runs that stopped before; share, share_at_least; the price,
-    see `typical`; qualifies; cheapest. Raises ConfigError for shares that are not between 0 and 1.
+    Columns: the axes; runs; in_time; stopped, the number of runs that were stopped before and might still have arrived
+    in time; share, share_at_least; the price, see `typical`; qualifies; cheapest. Raises ConfigError for shares that
+    are not between 0 and 1.
     """
     _check_shares(share, confidence)
     rows = []
     for labels, name, part in parts_of(values):
         if name == goal:
-            needed, observed = part["value"].to_numpy(dtype=float), part["observed"].to_numpy(dtype=bool)
+            needed, observed = readings_of(part)
             runs, in_time = len(needed), int((observed & (needed <= within)).sum())
             stopped = int((~observed & ~(needed >= within)).sum())
             least = share_at_least(in_time, runs, confidence)
@@ -261,7 +262,7 @@ def of_cut(values: pd.DataFrame, column: str, base: Mapping[str, str]) -> str:
     ours = part[(part[list(at_base)].astype(str) == list(at_base.values())).all(axis=1)]["observed"]
     return (
         f"{int(ours.sum())} of {len(ours)} runs of the base reached the target of {column}; numbers are cut at "
-        f"{bound:.6g}, the least that a run spent without reaching it, so differences beyond it do not show; "
+        f"{bound:.6g}, up to which all are known, so differences beyond it do not show; "
         "choose a --base that reaches it, or a lower target"
     )
 

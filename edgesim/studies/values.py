@@ -32,11 +32,11 @@ from edgesim.studies.statistics import (
 )
 from edgesim.studies.study import SEED, Study, StudyCell
 
-_OWN = (SEED, "column", "value", "observed")  # columns after the axes, in this order
+_OWN = (SEED, "column", "value", "observed", "never")  # columns after the axes, in this order
 
 # Columns that `summarised` adds to the axes, in the unit of the study column except for counts and shares.
 STATISTICS = (
-    *("column", "runs", "reached", "mean", "median", "sd", "low", "high", "t_low", "t_high", "most"),
+    *("column", "runs", "reached", "never", "mean", "median", "sd", "low", "high", "t_low", "t_high", "most"),
     *("km_median", "km_low", "km_high", "restricted_mean", "restricted_low", "restricted_high", "restricted_to"),
     *("share", "share_low", "share_high"),
 )
@@ -48,9 +48,9 @@ def values_of(
     """Return a row for each run and column, by default for the columns of the study.
 
     Columns: the axes except the seed, as texts; seed, the label of that axis, "" without such an axis; column; value;
-    observed. If a run did not reach a target, its value is the amount spent at the end of the run, and observed is
-    False. If a run has no such number at all, its value is NaN and observed is False. Raises ConfigError if an axis has
-    the name of another column.
+    observed; never. If a run did not reach a target, its value is the amount spent at the end of the run, and observed
+    is False. never is True if it ended as nothing more could happen, such as without any device. If a run has no such
+    number at all, its value is NaN and observed is False. Raises ConfigError if an axis has the name of another column.
     """
     if taken := [axis for axis in study.axes if axis in (*STATISTICS, *_OWN) and axis != SEED]:
         raise ConfigError(f"axes.{taken[0]}: is a name of its own in tables; rename the axis of the study")
@@ -62,7 +62,7 @@ def values_of(
         for name, column in parsed.items()
     ]
     frame = pd.DataFrame(rows, columns=[*axes, *_OWN])
-    return frame.astype({"value": "float64", "observed": "bool"})
+    return frame.astype({"value": "float64", "observed": "bool", "never": "bool"})
 
 
 def axes_of(frame: pd.DataFrame) -> list[str]:
@@ -74,26 +74,27 @@ def axes_of(frame: pd.DataFrame) -> list[str]:
 def summarised(values: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each column and combination of labels (all axes except the seed) of a table from `values_of`.
 
-    Columns: the axes, and STATISTICS: runs; reached, the number of runs with a number; mean, median and sd (of a
-    sample), NaN if any run has no number; low and high, the 95 % BCa interval of the mean; t_low and t_high, the same
-    interval by Student's t; most, the largest value, whether or not the target was reached. For amounts spent until a
-    target: km_median, km_low and km_high (inf: more than any run has spent), and the restricted mean with its BCa
-    interval. It is restricted to restricted_to, the least that any run of the table had spent without reaching the
-    target (NaN: all runs reached it). share: the share of runs with a number, with its exact 95 % interval.
+    Columns: the axes, and STATISTICS: runs; reached, the number of runs with a number; never, the number that ended
+    short of the target as nothing more could happen; mean, median and sd (of a sample), NaN if any run has no number;
+    low and high, the 95 % BCa interval of the mean; t_low and t_high, the same interval by Student's t; most, the
+    largest value, whether or not the target was reached. For amounts spent until a target: km_median, km_low and
+    km_high (inf: more than any run has spent), and the restricted mean with its BCa interval. It is restricted to
+    restricted_to, up to which all numbers of the table are known, see `least_bound` (NaN: all runs reached the target).
+    share: the share of runs with a number, with its exact 95 % interval.
     """
     bounds = bounds_of(values)
     rows = []
     for labels, name, part in parts_of(values):
         numbers, observed = readings_of(part)
-        runs, reached = len(numbers), int(observed.sum())
-        row: dict[str, Any] = {**labels, "column": name, "runs": runs, "reached": reached, "share": reached / runs}
-        row |= _named("share", share_interval(reached, runs))
+        runs, reached, never = len(numbers), int(observed.sum()), int(part["never"].sum())
+        row: dict[str, Any] = {**labels, "column": name, "runs": runs, "reached": reached, "never": never}
+        row |= {"share": reached / runs, **_named("share", share_interval(reached, runs))}
         if reached == runs:
             deviation = float(np.std(numbers, ddof=1)) if runs > 1 else math.nan
             row |= {"mean": float(np.mean(numbers)), "median": float(np.median(numbers)), "sd": deviation}
             row |= _named("", bootstrap_interval([numbers])) | _named("t", student_interval(numbers))
         if not np.isnan(numbers).all():
-            row["most"] = float(np.nanmax(numbers))
+            row["most"] = float(part["value"].max())
         if parse_column(name).accumulates and not np.isnan(numbers).any():
             middle, cut = median(numbers, observed), restricted_mean(numbers, bounds[name])
             row |= {"km_median": middle.value, "restricted_mean": cut.value, "restricted_to": cut.bound}
@@ -103,7 +104,7 @@ def summarised(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def bounds_of(values: pd.DataFrame) -> dict[str, float]:
-    """Return for each column the least that a run had spent without reaching its target; inf if all reached it."""
+    """Return for each column the number up to which all are known, see `least_bound`."""
     return {str(name): least_bound(*readings_of(part)) for name, part in values.groupby("column", sort=False)}
 
 
@@ -190,8 +191,8 @@ def parts_of(values: pd.DataFrame) -> Iterable[tuple[dict[str, str], str, pd.Dat
 
 
 def readings_of(part: pd.DataFrame) -> Readings:
-    """Return the numbers of a part of a table of values."""
-    return Readings(part["value"].to_numpy(dtype=float), part["observed"].to_numpy(dtype=bool))
+    """Return the numbers of a part of a table of values; those of runs that would never reach the target are inf."""
+    return Readings(part["value"].mask(part["never"], math.inf).to_numpy(), part["observed"].to_numpy(dtype=bool))
 
 
 def _named(of: str, interval: Sequence[float]) -> dict[str, float]:
@@ -215,8 +216,8 @@ def pivoted(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a table from `tabulate` as texts: a row for each combination of labels, a column for each study column.
 
     A text has the mean over seeds, the standard deviation if there is one, and the published number in brackets. Where
-    some runs never reached the target, it has the Kaplan-Meier median, or its lower bound, and the number of runs that
-    reached it. Columns without a number in any run are left out.
+    some runs did not reach the target, it has the Kaplan-Meier median, its lower bound, or "never", and the number of
+    runs that reached it. Columns without a number in any run are left out.
     """
     labels = axes_of(rows)
     found = set(rows["column"][rows["most"].notna()])
@@ -254,7 +255,7 @@ def _cell_text(row: Mapping[Any, Any]) -> str:
         return _short(row["mean"]) + spread + published
     middle = "" if math.isnan(row["km_median"]) else f"median {_short(row['km_median'])}, "
     if math.isinf(row["km_median"]):
-        middle = f"> {_short(row['most'])}, "
+        middle = "never, " if row["never"] > row["runs"] / 2 else f"> {_short(row['most'])}, "
     return f"{middle}{row['reached']} of {row['runs']} runs{published}"
 
 

@@ -73,11 +73,17 @@ def test_completion_time(two_runs, tmp_path, capsys):
 
 
 def test_the_curve_is_that_of_kaplan_and_meier():
-    """By hand: one of 4 runs stops at 20 s. After 10 s 3/4 are short, after 30 s half of these, after 40 s none."""
-    runs = pd.DataFrame({"value": [10.0, 20.0, 30.0, 40.0], "observed": [True, False, True, True]})
-    curve = script("completion_time.py")["still_short"](runs)
+    """By hand: one of 4 runs stops at 20 s. After 10 s 3/4 are short, after 30 s half of these, after 40 s none.
+
+    If it would never have arrived, as all its batteries are empty, a quarter stays short.
+    """
+    runs = pd.DataFrame({"value": [10.0, 20.0, 30.0, 40.0], "observed": [True, False, True, True], "never": False})
+    still_short = script("completion_time.py")["still_short"]
+    curve, of_never = still_short(runs), still_short(runs.assign(never=~runs["observed"]))
     assert curve["seconds"].tolist() == [0, 10, 20, 30, 40]
     assert curve["share"].tolist() == pytest.approx([1, 3 / 4, 3 / 4, 3 / 8, 0])
+    assert of_never["seconds"].tolist() == [0, 10, 30, 40]
+    assert of_never["share"].tolist() == pytest.approx([1, 3 / 4, 1 / 2, 1 / 4])
 
 
 @full

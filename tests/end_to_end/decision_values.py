@@ -18,6 +18,7 @@ from tests.conventions.source_tree import ROOT
 
 FOLDER = ROOT / "scenarios" / "decisions"
 FILE = ROOT / "docs" / "data" / "decisions.csv"
+_NUMBERS = ("column", "value", "observed", "never")
 COLUMNS = 3  # of each study: those that its report answers with
 
 
@@ -38,7 +39,7 @@ def recorded_values(name: str) -> pd.DataFrame:
         for each in cell.split(","):
             axis, _, label = each.partition("=")
             labels[axis].append(label)
-    return pd.DataFrame({**labels, **{key: rows[key].to_list() for key in ("seed", "column", "value", "observed")}})
+    return pd.DataFrame({**labels, **{key: rows[key].to_list() for key in ("seed", *_NUMBERS)}})
 
 
 def main(folder: Path) -> None:
@@ -49,8 +50,7 @@ def main(folder: Path) -> None:
         axes = axes_of(values)
         cells = [",".join(f"{axis}={row[axis]}" for axis in axes) for row in values.to_dict("records")]
         frames.append(values.drop(columns=axes).assign(study=name, cell=cells))
-    order = ["study", "cell", "seed", "column", "value", "observed"]
-    pd.concat(frames)[order].to_csv(FILE, index=False, float_format="%.8g")
+    pd.concat(frames)[["study", "cell", "seed", *_NUMBERS]].to_csv(FILE, index=False, float_format="%.8g")
 
 
 if __name__ == "__main__":

@@ -382,7 +382,7 @@ def test_a_fleet_that_never_finishes_ends_the_run(
     assert (code, out) == (0, "run\n")
     assert all(".battery: will never charge" in line for line in err.splitlines())
     manifest = json.loads((here / "run" / "manifest.json").read_text())
-    assert manifest["status"] == "finished"
+    assert (manifest["status"], manifest["gave_up"]) == ("finished", True)
     assert manifest["stop_reason"].startswith(case.says or IN_VAIN[protocol])
 
 
@@ -397,7 +397,8 @@ def test_a_full_battery_waits_for_its_device(here: Path) -> None:
     """Nobody is there before 10 s, though all are on: the clock moves on to that instant."""
     overrides = settings([*UNTRAINED, "availability={name='lifetime', join='10 s'}", *FULL])
     assert call("run", "scenario.toml", "--out", "run", "--quiet", *overrides).code == 0
-    assert open_run(here / "run").jobs["sent_s"].tolist() == [10, 10]
+    run = open_run(here / "run")
+    assert (run.jobs["sent_s"].tolist(), run.manifest["gave_up"]) == ([10, 10], False)
 
 
 @pytest.mark.parametrize("links", WITH_SERVER[:2])

@@ -231,6 +231,7 @@ def test_an_app_that_waits_for_devices_that_will_never_be_there_ends():
 
     run = seen_by(server)[1]
     assert run.manifest["stop_reason"] == "the app slept 1000 times in a row without asking a device"
+    assert run.manifest["gave_up"]
 
 
 def test_who_is_there_by_chance_is_drawn_anew_when_time_has_passed():

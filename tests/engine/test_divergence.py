@@ -85,9 +85,24 @@ def test_a_loss_that_is_none_is_divergence(loss: float) -> None:
     assert watch.found is not None and watch.found["loss"] == pytest.approx(loss, nan_ok=True)
 
 
-def test_the_table_of_a_study_names_runs_that_diverged(here: Path) -> None:
-    (here / "study.toml").write_text(
-        'name = "rates"\nbase = "scenario.toml"\ncolumns = ["accuracy"]\n[axes]\n"training.lr" = [0.1, 1e6]\n'
-    )
+def test_the_table_and_the_report_of_a_study_name_runs_that_are_lost(here: Path) -> None:
+    """One diverged. Another one gave up, as no device has the memory."""
+    (here / "study.toml").write_text("""
+name = "lost"
+base = "scenario.toml"
+columns = ["accuracy", "rounds@0.99"]
+overrides = ["stop.rounds=2"]
+[axes.case]
+good = []
+fast = ["training.lr=1e6"]
+small = ["fleet.0.memory='1 B'", "fleet.1.memory='1 B'"]
+""")
     assert call("study", "run", "study.toml", "--runs", "runs").code == 0
-    assert call("study", "table", "study.toml", "--runs", "runs").err == "1 of 2 runs diverged: training.lr=1000000.0\n"
+    diverged, gave_up = "1 of 3 runs diverged: case=fast", "1 of 3 runs gave up: case=small"
+    table = call("study", "table", "study.toml", "--runs", "runs")
+    assert table.err == f"{diverged}\n{gave_up}\n"
+    [of_small] = [line for line in table.out.splitlines() if line.startswith("small")]
+    assert "never, 0 of 1 runs" in of_small
+    assert call("report", "study.toml", "--runs", "runs", "--out", "report.html").code == 0
+    page = (here / "report.html").read_text()
+    assert f"{diverged}." in page and f"{gave_up}." in page

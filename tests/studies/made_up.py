@@ -21,15 +21,16 @@ _COMMAND = "edgesim study run it.toml --size quick"
 def values(axes: tuple[str, ...], numbers: Mapping[tuple[str, ...], str]) -> pd.DataFrame:
     """Return a table as `values_of` does: for the labels of the axes and a column, the numbers of seeds 1, 2, ...
 
-    A number with a + was spent without getting there; "nan" is no number at all, and "-" a run that is not there.
+    A number with a + was spent without getting there, and with a ! by a run that would never have; "nan" is no number
+    at all, and "-" a run that is not there.
     """
     rows = [
-        (*key[:-1], str(seed), key[-1], float(word.rstrip("+")), not (word.endswith("+") or word == "nan"))
+        (*key[:-1], str(seed), key[-1], float(word.rstrip("+!")), word[-1] not in "+!n", word.endswith("!"))
         for key, words in numbers.items()
         for seed, word in enumerate(words.split(), 1)
         if word != "-"
     ]
-    return pd.DataFrame(rows, columns=[*axes, "seed", "column", "value", "observed"])
+    return pd.DataFrame(rows, columns=[*axes, "seed", "column", "value", "observed", "never"])
 
 
 def first_screen(values: pd.DataFrame, seeds: Sequence[int] = ()) -> FirstScreen:

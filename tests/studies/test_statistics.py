@@ -95,10 +95,10 @@ PLACEBO = "1 1 2 2 3 4 4 5 5 8 8 8 8 11 11 12 12 15 17 22 23"
 
 
 def readings(text: str) -> Readings:
-    """Return numbers of a text, of which those with a + were not reached."""
+    """Return numbers of a text, of which those with a + were not reached, and inf never would have been."""
     words = text.split()
     return Readings(
-        np.array([float(word.rstrip("+")) for word in words]), np.array([not word.endswith("+") for word in words])
+        np.array([float(word.rstrip("+")) for word in words]), np.array([word[-1] not in "+f" for word in words])
     )
 
 
@@ -114,6 +114,20 @@ def test_a_median_by_hand() -> None:
     assert median(*readings("3+ 1 2+"))[::2] == (INF, INF)
     assert median(*readings("1 2 3+ 3+")).value == 2  # half of them do not exceed it
     assert median(*readings("9+ 7+")) == pytest.approx(MedianEstimate(INF, NAN, INF), nan_ok=True)
+
+
+def test_runs_that_never_arrive_are_short_for_ever() -> None:
+    """3 of 5 arrive at 1, 2 and 3, so half of them at 3, whenever the others ended. Of 2 of 5 there is no median."""
+    assert median(*readings("1 2 3 inf inf")) == median(*readings("1 2 3 9+ 9+"))
+    assert median(*readings("1 inf 3 inf inf")).value == INF
+    assert median(*readings("inf inf")) == pytest.approx(MedianEstimate(INF, NAN, INF), nan_ok=True)
+    # with another one, of which is known only that it needs more than 2: 4/5, then 4/5 x 2/3, then 4/5 x 1/3
+    assert median(*readings("1 2+ 3 4 inf")).value == 4
+    assert least_bound(*readings("1 2+ 3 4 inf")) == 2
+    # without such a one all is known, and each that never arrives counts as the last that did
+    assert least_bound(*readings("1 3 4 inf")) == 4
+    assert restricted_mean(readings("1 3 4 inf").values, 4).value == 3
+    assert least_bound(*readings("inf inf")) == INF
 
 
 def test_few_runs_have_no_upper_end() -> None:
@@ -200,6 +214,18 @@ def test_pairs_of_which_some_never_arrived() -> None:
     # ranks: 4 is the least, the three that only one side reached share 3: 1 + 3 + 3 - 3. Of the 16 sums of 1, 3, 3
     # and 3 five are 7 or more, and five 3 or less.
     assert found.p_value == pytest.approx(10 / 16)
+
+
+def test_runs_that_never_arrive_lose_for_sure() -> None:
+    """Three that end at 5 s are no bound for those that take 20: if they would never arrive, nothing is unsure."""
+    late, stopped, never = readings("20 21 22"), readings("5+ 5+ 5+"), readings("inf inf inf")
+    found = compare(late, stopped)
+    assert (found.wins, found.unsure, found.difference, found.restricted_to) == (3, 3, 0, 5)
+    found = compare(late, never)
+    assert (found.wins, found.unsure, found.difference, found.restricted_to) == (3, 0, -1, 22)
+    assert compare(never, late).losses == 3
+    found = compare(never, never)
+    assert (found.ties, found.p_better, found.p_value) == (3, 0.5, 1) and math.isnan(found.difference)
 
 
 def test_no_pairs() -> None:

@@ -298,12 +298,20 @@ def test_columns(three_rounds: Any, column: str, value: float | None) -> None:
     }.items(),
 )
 def test_what_is_known_of_a_run_that_did_not_get_there(three_rounds: Any, column: str, reading: Any) -> None:
-    assert parse_column(column).reading(three_rounds) == pytest.approx(reading, nan_ok=True)
+    """Also of one that gave up, which would never have got there."""
+    for gave_up in (False, True):
+        three_rounds.manifest["gave_up"] = gave_up
+        never = gave_up and column in ("sim_time_s@0.75", "energy_j@0.75", "rounds.used@0.65-on")
+        assert parse_column(column).reading(three_rounds) == pytest.approx((*reading, never), nan_ok=True)
 
 
 def test_a_run_without_evaluations_bounds_no_target(three_rounds: Any) -> None:
+    """But one that gave up before the first of them, as no device has the memory, never reaches it."""
     three_rounds.__dict__["evals"] = three_rounds.evals[:0]
-    assert parse_column("sim_time_s@0.1").reading(three_rounds) == pytest.approx((math.nan, False), nan_ok=True)
+    target = parse_column("sim_time_s@0.1")
+    assert target.reading(three_rounds) == pytest.approx((math.nan, False, False), nan_ok=True)
+    three_rounds.manifest["gave_up"] = True
+    assert target.reading(three_rounds) == (60, False, True)
     assert parse_column("accuracy_area").of(three_rounds) is None
 
 
@@ -327,14 +335,16 @@ def test_a_table_says_how_many_runs_got_there() -> None:
     of_five = {"column": "sim_time_s@0.5", "runs": 5, "sd": math.nan, "published": 8.0, "most": 400.0}
     rows = pd.DataFrame(
         [
-            {"method": "a", **of_five, "reached": 3, "mean": math.nan, "km_median": 10.0},
-            {"method": "b", **of_five, "reached": 1, "mean": math.nan, "km_median": math.inf},
-            {"method": "c", **of_five, "reached": 5, "mean": 30.0, "km_median": 28.0},
-            {"method": "d", **of_five, "reached": 4, "mean": math.nan, "km_median": math.nan},
+            {"method": "a", **of_five, "reached": 3, "never": 2, "mean": math.nan, "km_median": 10.0},
+            {"method": "b", **of_five, "reached": 1, "never": 2, "mean": math.nan, "km_median": math.inf},
+            {"method": "c", **of_five, "reached": 5, "never": 0, "mean": 30.0, "km_median": 28.0},
+            {"method": "d", **of_five, "reached": 4, "never": 0, "mean": math.nan, "km_median": math.nan},
+            {"method": "e", **of_five, "reached": 1, "never": 3, "mean": math.nan, "km_median": math.inf},
         ]
     )
     texts = ["median 10, 3 of 5 runs (8)", "> 400, 1 of 5 runs (8)", "30 (8)", "4 of 5 runs (8)"]
-    order = ["method", *of_five, "reached", "mean", "km_median"]
+    texts.append("never, 1 of 5 runs (8)")
+    order = ["method", *of_five, "reached", "never", "mean", "km_median"]
     assert pivoted(rows[order])["sim_time_s@0.5"].tolist() == texts
     assert numbers(rows[order])["sim_time_s@0.5"].tolist()[:3] == [10, math.inf, 30]
 
@@ -404,7 +414,7 @@ def test_the_table_is_over_seeds_beside_what_was_published(here: Path) -> None:
     assert shown.startswith("tiny (full)\n") and f"{fedavg['mean']:.4g} ± {fedavg['sd']:.2g} (8)" in shown
     lines = call("study", "table", "study.toml", "--long", *FULL).out.splitlines()
     of_mean = next(line.split() for line in lines if line.startswith("fedavg  round_s "))
-    assert of_mean[2:5] == ["2", "2", f"{fedavg['mean']:.6g}"]
+    assert of_mean[2:6] == ["2", "2", "0", f"{fedavg['mean']:.6g}"]
     page = call("study", "table", "study.toml", "--markdown", *FULL).out.splitlines()
     of_fedavg = next(line for line in page if line.startswith("| fedavg "))
     assert (page[0], page[-2]) == ("## tiny", "1 of 4 cells are missing.")

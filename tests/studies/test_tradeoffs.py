@@ -341,9 +341,7 @@ def test_a_tornado_says_where_its_numbers_are_cut() -> None:
     )
     assert tornado(table, "energy_j@0.8")["swing"].max() == 0
     note = of_cut(table, "energy_j@0.8", {})
-    assert note.startswith(
-        "0 of 2 runs of the base reached the target of energy_j@0.8; numbers are cut at 12, the least"
-    )
+    assert note.startswith("0 of 2 runs of the base reached the target of energy_j@0.8; numbers are cut at 12, up to")
     arrived = {"lr": "0.2"}
     assert of_cut(table, "energy_j@0.8", arrived).startswith("2 of 2 runs of the base")
     everything = table[table["lr"] != "0.1"]

@@ -59,6 +59,18 @@ def test_the_naive_mean_picks_the_wrong_winner_and_edgesim_does_not() -> None:
     assert (row(points, method="lucky")["on_front"], row(points, method="lucky")["dominated_by"]) == (False, "?")
 
 
+def test_runs_that_gave_up_do_not_cut_the_others() -> None:
+    """Empty batteries end "thirsty" at 50 s in two of three seeds: "steady" is better for sure, by more than 0 s."""
+    table = values(("method",), {("thirsty", TIME): "40 50! 50!", ("steady", TIME): "300 310 290"})
+    thirsty, steady = (row(summarised(table), method=name) for name in ("thirsty", "steady"))
+    assert (thirsty["reached"], thirsty["never"], thirsty["most"], thirsty["km_median"]) == (1, 2, 50, math.inf)
+    assert (thirsty["restricted_to"], thirsty["restricted_mean"]) == (310, pytest.approx((40 + 310 + 310) / 3))
+    assert (steady["never"], steady["restricted_mean"]) == (0, 300)
+    against = row(compared(table, {"method": "steady"}, TIME), method="thirsty")
+    assert (against["wins"], against["losses"], against["unsure"], against["restricted_to"]) == (1, 2, 0, 310)
+    assert cheapest(table, TIME, 600, TIME).set_index("method")["stopped"].tolist() == [0, 0]
+
+
 def test_statistics_by_hand() -> None:
     """1, 2, 6: mean 3, median 2, variance 7. One run has no spread, and a missing number no mean."""
     table = values(("method",), {("a", "energy_j"): "1 2 6", ("b", "energy_j"): "5", ("c", "energy_j"): "5 nan"})

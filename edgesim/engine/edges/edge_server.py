@@ -148,8 +148,8 @@ class EdgeServer:
                 done()
             yield from self._begin()
 
-    def end(self, reason: str) -> None:
-        """Give up: no device can take part any more, ever."""
+    def give_up(self, reason: str) -> None:
+        """Take part no more, as no device ever can."""
         if not self._gave_up:
             self._gave_up = True
             self._gives_up()

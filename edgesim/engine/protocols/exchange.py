@@ -61,7 +61,7 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
     the completions of one exchange before it plans the next. A late job is cancelled untrained and charged up to then.
     Without completions the model stays as it is.
     """
-    late, watchdog = _Asked(), Watchdog(rounds.end)
+    late, watchdog = _Asked(), Watchdog(rounds.give_up)
     while not rounds.stopped:
         rounds.steer()
         if rounds.stopped:

@@ -21,7 +21,7 @@ class WithoutRounds:
     def __init__(self, session: Session, rounds: Rounds) -> None:
         self.session = session
         self.rounds = rounds
-        self.watchdog = Watchdog(rounds.end)
+        self.watchdog = Watchdog(rounds.give_up)
         self.inbox = session.new_inbox()
         self.queue: deque[Completion] = deque()  # ended jobs that have had no effect yet
         self.ended: list[Completion] = []  # jobs since the last aggregation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -381,7 +382,8 @@ def results_of(study: str, size: str, cell: StudyCell, run: Run, columns: Iterab
     made = (str((about.get("git") or {}).get("revision") or "")[:7], str(about.get("date", ""))[:10])
     found = []
     for column in columns:
-        value, observed = parse_column(column).reading(run)
-        if value == value:  # NaN is left out
-            found.append(RecordedResult(study, size, group, cell.labels.get(SEED, ""), column, value, observed, *made))
+        number = parse_column(column).reading(run)
+        if not math.isnan(number.value):
+            seed = cell.labels.get(SEED, "")
+            found.append(RecordedResult(study, size, group, seed, column, number.value, number.observed, *made))
     return found

@@ -276,7 +276,8 @@ def _compared(rule: PairRule, values: pd.DataFrame, side: Mapping[str, str], col
     bound = _part(values, {**side, **rule.gap_to}, column).set_index(SEED)
     part = part.loc[[seed for seed in part.index if seed in bound.index]]
     beside = bound.loc[part.index]
-    return part.assign(value=beside["value"] - part["value"], observed=beside["observed"] & part["observed"])
+    both = beside["observed"] & part["observed"]
+    return part.assign(value=beside["value"] - part["value"], observed=both, never=False)
 
 
 def _turned(interval: Interval, side: int, zero: float) -> Interval:
@@ -409,9 +410,9 @@ class Court:
             kept = {each.key: each for each in recorded_for if each.column in columns and each.labels in groups} | fresh
             values = values_of(study, ())  # empty, with the columns
             if kept:
-                axes = values.columns[:-4]
+                axes = axes_of(values)
                 rows = [
-                    (*map(each.labels.get, axes), each.seed, each.column, each.value, each.observed)
+                    (*map(each.labels.get, axes), each.seed, each.column, each.value, each.observed, False)
                     for each in kept.values()
                 ]
                 values = pd.DataFrame(rows, columns=values.columns)
