@@ -20,10 +20,10 @@ SHOWN = [CONFIGURATION, "target", "cost", "runs", "reached", "median", "km_low",
 
 
 def still_short(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the Kaplan-Meier curve of runs, columns value, observed and never: seconds, and the share short of it.
+    """Return the Kaplan-Meier curve of runs: seconds, and the share short of the target.
 
-    A run that ended before the target is censored: it counts as long as it went on, or to the end if it would never
-    have reached the target.
+    `runs`: columns value, observed and never, see `values_of`. A run that ended before the target is censored: it
+    counts as long as it went on, or to the end of the curve if it would never have reached the target.
     """
     until = runs["value"].mask(runs["never"], runs["value"].max())
     curve = ecdf(CensoredData(until[runs["observed"]], right=until[~runs["observed"]])).sf

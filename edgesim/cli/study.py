@@ -114,7 +114,7 @@ class CellsOfStudy(StudyFolder):
         return study, cells, once([each.planned.warnings for each in cells])
 
     def made(self) -> MadeRuns:
-        """Return the existing runs, and report missing, outdated and lost runs on stderr.
+        """Return the existing runs, and report on stderr the missing, the outdated and those of `lost_runs`.
 
         Raises EdgesimError if there are no runs.
         """

@@ -224,7 +224,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 class MedianEstimate(NamedTuple):
-    """Estimate of a median with its 95 % interval; inf: more than any run has spent.
+    """Estimate of a median with its 95 % interval; inf: more than any run has spent, or never.
 
     low is NaN if no run reached the target, because then nothing bounds the median from below.
     """

@@ -390,6 +390,7 @@ def test_a_battery_is_emptied_by_both():
     assert both.totals["energy_j"] == pytest.approx(120)
     reasons = {each.rounds.stop_reason for each in both.trainings}
     assert reasons == {"no device can take part any more: none is there and on, and none will ever be again"}
+    assert all(each.rounds.gave_up for each in both.trainings)
 
 
 def test_a_selection_sees_the_devices_of_its_session_alone():

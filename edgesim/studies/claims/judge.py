@@ -411,6 +411,7 @@ class Court:
             values = values_of(study, ())  # empty, with the columns
             if kept:
                 axes = axes_of(values)
+                # `never` is not recorded; what a run that gave up had spent is a lower bound all the same
                 rows = [
                     (*map(each.labels.get, axes), each.seed, each.column, each.value, each.observed, False)
                     for each in kept.values()
