@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set(items).difference(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = chosen
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Skip the tests that are left when the time of the run is up."""
+    if time.time() > sizes.UNTIL_S:
+        pytest.skip("time is up (EDGESIM_TEST_UNTIL)")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,8 +4,9 @@ EDGESIM_TEST_SIZE, which the make targets set, is one of
 
 - quick: one in four of the short tests of every file, and none that searches or starts a process; `make quick`
 - short: representatives of every kind of test, few cases of each; `make test`, and what pytest does by itself
-- rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
-- all: every test, at full size, in one go, and with them what is marked `thorough`
+- rest: what a short run leaves out but what is marked `thorough` and half of the contracts' cases, and tests of many
+  examples again, with more of them; `make test-rest`
+- all: every test, at full size, in one go; `make test-all`
 - nightly: as all, with ten times the examples, drawn anew each time; `make test-nightly`
 """
 
@@ -25,6 +26,8 @@ SIZES = ("quick", "short", "rest", "all", "nightly")
 SIZE = os.environ.get("EDGESIM_TEST_SIZE") or "short"
 if SIZE not in SIZES:
     raise pytest.UsageError(f"EDGESIM_TEST_SIZE: must be one of {', '.join(SIZES)}, got {SIZE!r}")
+# Unix time in s after which no test starts any more: a run that is cut off tells nothing.
+UNTIL_S = float(os.environ.get("EDGESIM_TEST_UNTIL") or "inf")
 
 T = TypeVar("T")
 
@@ -36,18 +39,20 @@ thorough = pytest.mark.thorough
 grows = pytest.mark.grows
 
 
-def sized(short: T, everything: T, nightly: T) -> T:
-    """Return the one of three values that is for this run."""
+def sized(short: T, everything: T, nightly: T, rest: T | None = None) -> T:
+    """Return the value that is for this run. The rest of a short run has that of everything, unless it has its own."""
+    if SIZE == "rest" and rest is not None:
+        return rest
     return {"quick": short, "short": short, "nightly": nightly}.get(SIZE, everything)
 
 
 def examples(everything: int, short: int | None = None) -> int:
     """Return how many examples of hypothesis a test draws, which draws `everything` in a run of all tests.
 
-    The rest of a short run draws half as many.
+    The rest of a short run draws a third as many.
     """
     short = max(10, everything // 4) if short is None else short
-    return sized(short, max(short, everything // 2) if SIZE == "rest" else everything, 10 * everything)
+    return sized(short, everything, 10 * everything, rest=max(short, everything // 3))
 
 
 def thinned(values: Iterable[Any], keep: Container[Any], rest: Container[Any] | None = None) -> list[Any]:
@@ -81,6 +86,9 @@ CASES = 2  # a short run has at most so many cases of a parametrised test, evenl
 # But in these folders, whose cases are kinds of methods and pages, so many, and not the same of each test.
 TURNS = {"contracts": 3, "docs": 4}
 ALL_CASES = "conventions"  # and in this folder all: each file counts, and takes no time
+# Of what a short run leaves out of a test with many cases in this folder, the rest has every other one, so that half of
+# the tests try a method, and not the same half for its neighbour.
+HALVED, MANY = "contracts", 20
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -92,7 +100,8 @@ def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     larger = {item for item in items if item.get_closest_marker("full") is not None}
     larger |= _more_cases(item for item in items if item not in larger)
     if SIZE == "rest":
-        return [item for item in items if item in larger or _has_more_examples(item)]
+        rest = larger - _other_half(item for item in items if item in larger)
+        return [item for item in items if item in rest or _has_more_examples(item)]
     short = [item for item in items if item not in larger]
     if SIZE == "short":
         return short
@@ -107,15 +116,28 @@ def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 def _more_cases(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Return the cases of parametrised tests that a short run leaves out."""
-    cases = defaultdict(list)
-    for item in items:
-        if ALL_CASES not in item.path.parts:
-            cases[item.nodeid.partition("[")[0]].append(item)
     left_out: set[pytest.Item] = set()
-    for test, same in cases.items():
+    for test, same in _by_test(item for item in items if ALL_CASES not in item.path.parts).items():
         kept = _kept(test, len(same))
         left_out |= {item for place, item in enumerate(same) if place not in kept}
     return left_out
+
+
+def _other_half(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Return the cases that the rest of a short run leaves to runs of all tests."""
+    left_out: set[pytest.Item] = set()
+    for test, same in _by_test(item for item in items if HALVED in item.path.parts).items():
+        if len(same) >= MANY:
+            left_out |= set(same[crc32(test.encode()) % 2 :: 2])
+    return left_out
+
+
+def _by_test(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """Return the cases of each parametrised test."""
+    cases = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    return cases
 
 
 def _kept(test: str, count: int) -> set[int]:

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tests.conventions.source_tree import ROOT
-from tests.sizes import full, thinned
+from tests.sizes import full, thinned, thorough
 
 FOLDER = ROOT / "benchmarks"
 LIMIT_S = 600
@@ -105,7 +105,7 @@ def measured(folder: Path, *words: object) -> tuple[_Report, str]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", thinned(NAMES, {"sharing"}, NAMES[::3]))
+@pytest.mark.parametrize("name", thinned(NAMES, {"sharing"}, {"cohort", "replay", "tables"}))
 def test_it_gives_rows(name: str, tmp_path: Path) -> None:
     report, page = measured(tmp_path, name)
     (section,) = report.sections
@@ -166,7 +166,7 @@ print("RESULT " + json.dumps(dict(later_med=0.5, first_s=1.0, startup_s=0.1, ste
 """
 
 
-@full
+@thorough
 @pytest.mark.process
 def test_rivals_run_beside_ours_or_are_said_to_be_left_out(tmp_path: Path) -> None:
     """19 batches of at most 32 are 600 images; ten devices a round."""

@@ -14,7 +14,10 @@ from tests.sizes import thinned
 
 SHORT = ("docs/howto/sessions.md",)
 # Pages whose commands train for minutes, ten seeds or large networks: for `make test-all`.
-LONG = ("docs/explanation/decisions.md", "docs/explanation/time.md", "docs/explanation/time_and_energy.md")
+LONG = (
+    *("docs/explanation/decisions.md", "docs/explanation/time.md", "docs/explanation/time_and_energy.md"),
+    *("docs/howto/finetune.md", "docs/howto/objectives.md", "docs/howto/resources.md"),
+)
 # Blocks that a page marks as not run: each one more is to be noticed.
 LEFT_OUT = {
     "README.md": 1,

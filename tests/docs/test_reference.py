@@ -1,17 +1,13 @@
-"""The generated pages say all that there is, each thing with a meaning; and the site can be built."""
+"""The generated pages say all that there is, each thing with a meaning."""
 
 from __future__ import annotations
 
 import csv
 import inspect
 import io
-import os
 import re
-import shutil
-import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 from xml.etree import ElementTree
@@ -26,7 +22,6 @@ from edgesim.core import job
 from edgesim.records import schema
 from tests.calling import call
 from tests.docs.pages import ROOT
-from tests.sizes import thorough
 
 DOCS = ROOT / "docs"
 
@@ -224,32 +219,3 @@ def test_links_to_elsewhere_are_well_formed(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     targets = [target for target in re.findall(r"\]\(([^)\s]*)\)", text) if ":" in target]
     assert [t for t in targets if not re.fullmatch(r"https://[a-z0-9.-]+\.[a-z]+(/\S*)?", t)] == []
-
-
-@pytest.mark.full
-def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
-    done = build(ROOT, tmp_path / "site")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "reference" / "methods" / "fedavg.html").is_file()
-
-
-@thorough
-def test_a_page_with_a_broken_anchor_is_refused(tmp_path: Path) -> None:
-    for name in ("analysis", "docs", "edgesim", "scenarios", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / "copy" / name)
-    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md"):
-        shutil.copy(ROOT / name, tmp_path / "copy" / name)
-    page = tmp_path / "copy" / "docs" / "explanation" / "fedktl.md"
-    page.write_text(f"{page.read_text(encoding='utf-8')}\n[a](glossary.md#no_such_word)\n", encoding="utf-8")
-    done = build(tmp_path / "copy", tmp_path / "broken")
-    assert done.returncode != 0
-    assert "no_such_word" in done.stderr
-
-
-def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site of a checkout, strictly."""
-    quiet = {"DISABLE_MKDOCS_2_WARNING": "true", "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(root)}
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
-        cwd=root, env={**os.environ, **quiet}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip

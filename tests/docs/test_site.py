@@ -1,8 +1,11 @@
-"""The built site in a browser, opened from the disk: search, palettes, ways from the first page, barriers."""
+"""The site is built without warnings, and in a browser, opened from the disk: search, palettes, ways, barriers."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import ROOT
-from tests.docs.test_reference import build
 from tests.reports.browser import barriers, chromium
-from tests.sizes import full
+from tests.sizes import full, thorough
 
 A_METHOD = "reference/methods/fedprox.html"
 PAGES = ("index.html", A_METHOD, "explanation/time.html", "explanation/claims.html", "explanation/performance.html")
@@ -25,7 +27,14 @@ WANTED = {
     "my Flower app": "tutorial/flower_app.html",
 }
 
-_VISIBLE = "found => found.filter(link => link.checkVisibility()).map(link => link.href)"
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of a checkout, strictly."""
+    quiet = {"DISABLE_MKDOCS_2_WARNING": "true", "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(root)}
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=root, env={**os.environ, **quiet}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +58,24 @@ def browser() -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+@full
+def test_the_pages_of_plug_ins_are_there(site: Path) -> None:
+    assert (site / "reference" / "methods" / "fedavg.html").is_file()
+
+
+@thorough
+def test_a_page_with_a_broken_anchor_is_refused(tmp_path: Path) -> None:
+    for name in ("analysis", "docs", "edgesim", "scenarios", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / "copy" / name)
+    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / name, tmp_path / "copy" / name)
+    page = tmp_path / "copy" / "docs" / "explanation" / "fedktl.md"
+    page.write_text(f"{page.read_text(encoding='utf-8')}\n[a](glossary.md#no_such_word)\n", encoding="utf-8")
+    done = build(tmp_path / "copy", tmp_path / "broken")
+    assert done.returncode != 0
+    assert "no_such_word" in done.stderr
 
 
 @full

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,10 +23,13 @@ _NUMBERS = ("column", "value", "observed", "never")
 COLUMNS = 3  # of each study: those that its report answers with
 
 
-def values_in(name: str, runs: Path) -> pd.DataFrame:
-    """Return the values of a decision's study, as `values_of` does, from the folder of its runs."""
+def values_in(name: str, runs: Path, only: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the values of a decision's study, as `values_of` does, from the folder of its runs.
+
+    `only`: the cells, as `Study.cells` takes them.
+    """
     study = load_study(FOLDER / f"{name}.toml")
-    cells = [(each.cell, Run.open(each.folder)) for each in plan(study, FOLDER / f"{name}.toml", "quick", [], runs)]
+    cells = [(each.cell, Run.open(each.folder)) for each in plan(study, FOLDER / f"{name}.toml", "quick", only, runs)]
     return values_of(study, cells, study.columns[:COLUMNS])
 
 

@@ -15,7 +15,7 @@ from tests.calling import TINY, call, names
 from tests.end_to_end.test_kills import VICTIMS, Killer, check_answers, check_same
 from tests.sizes import full, sized
 
-KILLS = sized(5, 5, 70)
+KILLS = sized(5, 5, 70, rest=3)
 STUDY = """
 name = "which rate"
 base = "scenario.toml"

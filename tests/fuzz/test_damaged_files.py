@@ -17,7 +17,7 @@ from tests.fuzz.files import fault_of, faults_of
 from tests.fuzz.kinds import KINDS, Kind
 from tests.sizes import full, grows, sized, thinned
 
-CASES = sized(1, 10, 200)
+CASES = sized(1, 10, 200, rest=4)
 SHORT = ("scenario", "npz")
 
 

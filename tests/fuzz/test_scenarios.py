@@ -15,7 +15,7 @@ from tests.fuzz.scenarios import LIMITS, judged, text_of, verdict
 from tests.fuzz.tries import verdicts
 from tests.sizes import full, grows, sized, spread
 
-SEED, CASES = 1, sized(8, 300, 20_000)
+SEED, CASES = 1, sized(8, 300, 20_000, rest=100)
 
 
 @grows

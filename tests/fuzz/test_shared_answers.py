@@ -121,7 +121,7 @@ def played(scenario: Any, out: Path, answers: Answers | None) -> dict[str, Any] 
 def test_answers_of_another_scenario_are_answers_of_this_one(tmp_path: Path, group: int) -> None:
     """Each pair of scenarios shares a folder; the second is compared with itself alone."""
     ran = answered = 0
-    pairs = sized(3, 50, 100)
+    pairs = sized(3, 50, 100, rest=20)
     for number in range(5 * pairs):
         one, other = drawn(Random(f"{group}/{number}"))
         folder = tmp_path / str(number)

@@ -385,7 +385,7 @@ if __name__ == "__main__":
 
 @full
 @pytest.mark.process
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", thinned(["1", "2"], ["2"], ()))
 def test_a_plug_in_that_is_edited_while_a_study_runs(folder: Path, workers: str) -> None:
     """Cells of the old code are not taken for those of the new one, nor is their cost profile."""
     Path("zoo.py").write_text(net(8))

@@ -193,7 +193,7 @@ def test_a_kill_at_any_instant_leaves_the_last_state(
     scenario = timing_scenario(**{**BASE, "stop": {"rounds": 5}})
     expected = held(simulate_null(scenario))
     seen = set()
-    for step in range(0, 1000, sized(71, 5, 1)):
+    for step in range(0, 1000, sized(71, 5, 1, rest=13)):
         folder = tmp_path / str(step) / "run"
         try:
             with killed_at(step, monkeypatch):

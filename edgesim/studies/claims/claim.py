@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -252,7 +253,7 @@ def load_claims(path: Path, load: Callable[[Path], Study] = load_study) -> Claim
 
     Raises ConfigError, one line that names the file.
     """
-    found = read_fixed(path, ClaimsFile)
+    found, load = read_fixed(path, ClaimsFile), cache(load)
     seen: set[str] = set()
     for claim in found.claims:
         if claim.id in seen:
