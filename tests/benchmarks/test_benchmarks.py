@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tests.conventions.source_tree import ROOT
-from tests.sizes import full, thinned, thorough
+from tests.sizes import thinned, thorough
 
 FOLDER = ROOT / "benchmarks"
 LIMIT_S = 600
@@ -119,7 +119,7 @@ def test_it_gives_rows(name: str, tmp_path: Path) -> None:
         assert f"| {row.name} | " in page or f"| {row.name.rpartition(': ')[2]} | " in page
 
 
-@full
+@thorough
 @pytest.mark.process
 def test_reports_of_several_calls_become_one_page(tmp_path: Path) -> None:
     """Nothing is measured again; a report of another machine is refused, and so is what is none."""

@@ -78,7 +78,7 @@ def test_recorded_values_are_those_of_the_runs(tmp_path: Path) -> None:
 
 
 @full
-@pytest.mark.parametrize("name", thinned(STUDIES, STUDIES[:1], STUDIES[::2]))
+@pytest.mark.parametrize("name", thinned(STUDIES, STUDIES[:1], STUDIES[::3]))
 def test_one_seed_becomes_a_report(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The study as it is, but for its rounds: run, tabulated and reported, with what it costs."""
     monkeypatch.chdir(tmp_path)

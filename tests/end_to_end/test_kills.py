@@ -32,7 +32,7 @@ from tests.execution.test_processes import started, wait_until
 from tests.sizes import full, sized, thinned
 
 ROUNDS = 40
-KILLS = sized(3, 3, 70)  # of each protocol and backend
+KILLS = sized(3, 3, 70, rest=2)  # of each protocol and backend
 PROTOCOLS = {
     "sync": (),
     "deadline": ("protocol={name='deadline', deadline='8 s', late='keep'}",),

@@ -153,6 +153,7 @@ def test_at_any_instant_it_is_what_breaking_off_would_charge(name, at_s):
             *("peers, links that fail", "peers, shared links that fail", "peers with batteries"),
         ],
         ["buffered, shared links", "peers with batteries"],
+        ["buffered", "buffered, many at work", "peers", "peers, shared links", "peers, shared links that fail"],
     ),
 )
 def test_asking_changes_nothing(name, monkeypatch):
