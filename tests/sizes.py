@@ -4,8 +4,8 @@ EDGESIM_TEST_SIZE, which the make targets set, is one of
 
 - quick: one in four of the short tests of every file, and none that searches or starts a process; `make quick`
 - short: representatives of every kind of test, few cases of each; `make test`, and what pytest does by itself
-- rest: what a short run leaves out but what is marked `thorough` and half of the contracts' cases, and tests of many
-  examples again, with more of them; `make test-rest`
+- rest: what a short run leaves out, but for what is marked `thorough` and two thirds of the contracts' cases, and tests
+  of many examples again, with more of them; `make test-rest`
 - all: every test, at full size, in one go; `make test-all`
 - nightly: as all, with ten times the examples, drawn anew each time; `make test-nightly`
 """
@@ -86,9 +86,9 @@ CASES = 2  # a short run has at most so many cases of a parametrised test, evenl
 # But in these folders, whose cases are kinds of methods and pages, so many, and not the same of each test.
 TURNS = {"contracts": 3, "docs": 4}
 ALL_CASES = "conventions"  # and in this folder all: each file counts, and takes no time
-# Of what a short run leaves out of a test with many cases in this folder, the rest has every other one, so that half of
-# the tests try a method, and not the same half for its neighbour.
-HALVED, MANY = "contracts", 20
+# Of what a short run leaves out of a test with many cases in this folder, the rest has every third, so that a third of
+# the tests try a method, and not the same third for its neighbour.
+IN_THIRDS, MANY = "contracts", 20
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -100,7 +100,7 @@ def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     larger = {item for item in items if item.get_closest_marker("full") is not None}
     larger |= _more_cases(item for item in items if item not in larger)
     if SIZE == "rest":
-        rest = larger - _other_half(item for item in items if item in larger)
+        rest = larger - _other_thirds(item for item in items if item in larger)
         return [item for item in items if item in rest or _has_more_examples(item)]
     short = [item for item in items if item not in larger]
     if SIZE == "short":
@@ -123,12 +123,12 @@ def _more_cases(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     return left_out
 
 
-def _other_half(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+def _other_thirds(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Return the cases that the rest of a short run leaves to runs of all tests."""
     left_out: set[pytest.Item] = set()
-    for test, same in _by_test(item for item in items if HALVED in item.path.parts).items():
+    for test, same in _by_test(item for item in items if IN_THIRDS in item.path.parts).items():
         if len(same) >= MANY:
-            left_out |= set(same[crc32(test.encode()) % 2 :: 2])
+            left_out |= set(same).difference(same[crc32(test.encode()) % 3 :: 3])
     return left_out
 
 

@@ -114,7 +114,7 @@ def test_every_command_is_tried() -> None:
 
 @full
 @pytest.mark.process
-@pytest.mark.parametrize("command", thinned(COMMANDS, _SHORT, list(COMMANDS)[::3]))
+@pytest.mark.parametrize("command", thinned(COMMANDS, _SHORT, list(COMMANDS)[::5]))
 def test_a_command_loads_all_that_it_needs(place: Path, command: str) -> None:
     words = [sys.executable, "-m", "edgesim", *command.split(), *COMMANDS[command].split()]
     done = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
